@@ -1,0 +1,90 @@
+"""The transformer and its architectures, registered with fairseq.
+
+Architectures (``--arch``):
+
+================================= =============================================================
+``transformer_qknorm``            512/2048, 6+6 layers, 8 heads (the paper, four of five pairs)
+``transformer_qknorm_4x4``        512/2048, 4+4 layers, 4 heads (the paper, gl-en)
+``transformer_qknorm_cpu``        128/512, 3+3 layers, 4 heads: trains on one CPU core
+================================= =============================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from fairseq.data import Dictionary
+from fairseq.models import register_model, register_model_architecture
+from fairseq.models.transformer import (
+    TransformerConfig,
+    TransformerDecoderBase,
+    TransformerEncoderBase,
+    TransformerModelBase,
+)
+from fairseq.tasks import FairseqTask
+from torch import nn
+
+from .config import QKNormTransformerConfig, to_transformer_config, validate
+from .layers import DecoderLayer, EncoderLayer, wrap
+
+
+class Encoder(TransformerEncoderBase):
+    def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
+        return wrap(EncoderLayer(cfg), cfg)
+
+
+class Decoder(TransformerDecoderBase):
+    def build_decoder_layer(
+        self, cfg: TransformerConfig, no_encoder_attn: bool = False
+    ) -> nn.Module:
+        return wrap(DecoderLayer(cfg, no_encoder_attn), cfg)
+
+
+@register_model("transformer_qknorm", dataclass=QKNormTransformerConfig)
+class QKNormTransformerModel(TransformerModelBase):
+    """Encoder-decoder transformer with query-key normalisation (Henry et al. 2020)."""
+
+    @classmethod
+    def add_args(cls, parser: argparse.ArgumentParser) -> None:
+        # The base class lists stock options here whatever the dataclass; skip past it.
+        super(TransformerModelBase, cls).add_args(parser)
+
+    @classmethod
+    def build_model(cls, cfg: QKNormTransformerConfig, task: FairseqTask) -> TransformerModelBase:
+        """Build from the flat config.
+
+        Raises:
+            ValueError: for an illegal value or combination, naming field and legal values.
+        """
+        validate(cfg)
+        return super().build_model(to_transformer_config(cfg), task)
+
+    @classmethod
+    def build_encoder(
+        cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> Encoder:
+        return Encoder(cfg, src_dict, embed_tokens)
+
+    @classmethod
+    def build_decoder(
+        cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
+    ) -> Decoder:
+        return Decoder(cfg, tgt_dict, embed_tokens)
+
+
+def set_sizes(args: argparse.Namespace, width: int, ffn: int, layers: int, heads: int) -> None:
+    """Sizes of a named architecture; an option given by the user stays."""
+    for side in ("encoder", "decoder"):
+        sizes = {"embed_dim": width, "ffn_embed_dim": ffn, "layers": layers}
+        for name, value in {**sizes, "attention_heads": heads}.items():
+            setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
+
+
+@register_model_architecture("transformer_qknorm", "transformer_qknorm_4x4")
+def transformer_qknorm_4x4(args: argparse.Namespace) -> None:
+    set_sizes(args, width=512, ffn=2048, layers=4, heads=4)
+
+
+@register_model_architecture("transformer_qknorm", "transformer_qknorm_cpu")
+def transformer_qknorm_cpu(args: argparse.Namespace) -> None:
+    set_sizes(args, width=128, ffn=512, layers=3, heads=4)

@@ -1,0 +1,256 @@
+"""The attention module alone, against the authors' numbers, fairseq's module and itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fairseq.modules import MultiheadAttention as StockAttention
+from torch import Tensor
+
+from qknorm_mt.attention import MultiheadAttention
+from qknorm_mt.qk_norm import QK_NORMS, build_qk_norm, g_init_from_length
+
+GOLDEN = np.load(Path(__file__).parent / "golden" / "attention.npz")
+DIM, HEADS = 32, 4
+
+
+def build(kind: str, self_attention: bool = True, dtype: torch.dtype = torch.float32):
+    torch.manual_seed(3)
+    qk_norm = build_qk_norm(kind, DIM // HEADS, 72.0 if kind == "l2" else None)
+    module = MultiheadAttention(DIM, HEADS, qk_norm, self_attention=self_attention)
+    for name, parameter in module.named_parameters():
+        if name.endswith("bias"):  # the zero start would hide a forgotten bias
+            torch.nn.init.normal_(parameter, std=0.3)
+    return module.to(dtype).eval()
+
+
+def build_stock(ours: MultiheadAttention) -> StockAttention:
+    stock = StockAttention(
+        DIM,
+        HEADS,
+        self_attention=ours.self_attention,
+        encoder_decoder_attention=not ours.self_attention,
+    )
+    stock.load_state_dict(ours.state_dict())
+    return stock.to(next(ours.parameters()).dtype).eval()
+
+
+def causal(time: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.full((time, time), float("-inf"), dtype=dtype).triu(1)
+
+
+def padding(*lengths: int, side: str = "right") -> Tensor:
+    mask = torch.arange(max(lengths))[None] >= torch.tensor(lengths)[:, None]
+    return mask.flip(1) if side == "left" else mask
+
+
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "weights"])
+@pytest.mark.parametrize(
+    ("case", "kind"), [("qknorm_layernorm", "l2"), ("baseline_layernorm", "none")]
+)
+def test_equals_the_authors_released_attention(case: str, kind: str, need_weights: bool) -> None:
+    module = build(kind)
+    weight = torch.from_numpy(GOLDEN[f"{case}.param.encoder.atts.0.weights"])
+    bias = torch.from_numpy(GOLDEN[f"{case}.param.encoder.atts.0.biases"])
+    projections = (module.q_proj, module.k_proj, module.v_proj, module.out_proj)
+    with torch.no_grad():
+        for projection, w, b in zip(projections, weight.chunk(4), bias.chunk(4), strict=True):
+            projection.weight.copy_(w)
+            projection.bias.copy_(b)
+        if kind == "l2":
+            module.qk_norm.g.fill_(float(GOLDEN[f"{case}.param.encoder.atts.0.mha_scale.scale"]))
+    x = torch.from_numpy(GOLDEN[f"{case}.enc_att0_in"]).transpose(0, 1)
+    pad = torch.from_numpy(GOLDEN["src"]) == 0
+    output, weights = module(
+        x, x, x, key_padding_mask=pad, need_weights=need_weights, need_head_weights=need_weights
+    )
+    expected = torch.from_numpy(GOLDEN[f"{case}.enc_att0_out"])
+    torch.testing.assert_close(output.transpose(0, 1), expected, atol=1e-5, rtol=0)
+    if need_weights:
+        expected = torch.from_numpy(GOLDEN[f"{case}.enc_att0_weights"])
+        torch.testing.assert_close(weights.transpose(0, 1), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+@pytest.mark.parametrize("mask", ["free", "padded", "causal", "causal-padded", "cross-padded"])
+def test_none_equals_stock_fairseq(mask: str, dtype: torch.dtype) -> None:
+    atol = 1e-5 if dtype == torch.float32 else 1e-10
+    ours = build("none", self_attention="cross" not in mask, dtype=dtype)
+    stock = build_stock(ours)
+    x = torch.randn(6, 3, DIM, dtype=dtype)
+    y = torch.randn(6, 3, DIM, dtype=dtype) if "cross" in mask else x
+    options = {
+        "key_padding_mask": padding(6, 4, 5) if "padded" in mask else None,
+        "attn_mask": causal(6, dtype) if "causal" in mask else None,
+    }
+    results = []
+    for module in (ours, stock):
+        query, key = x.clone().requires_grad_(), y.clone().requires_grad_()
+        key = query if ours.self_attention else key
+        output, weights = module(query, key, key, need_weights=True, **options)
+        fused, _ = module(query, key, key, need_weights=False, **options)
+        (output.square().sum() + fused.sin().sum()).backward()
+        gradients = {n: p.grad for n, p in module.named_parameters()}
+        results.append((output, fused, weights, query.grad, key.grad, gradients))
+    torch.testing.assert_close(results[0], results[1], atol=atol, rtol=atol)
+
+
+def test_same_seed_starts_where_stock_starts() -> None:
+    torch.manual_seed(7)
+    ours = MultiheadAttention(DIM, HEADS, build_qk_norm("l2", 8, 72.0), self_attention=True)
+    torch.manual_seed(7)
+    stock = StockAttention(DIM, HEADS, self_attention=True)
+    state = ours.state_dict()
+    del state["qk_norm.g"]
+    torch.testing.assert_close(state, dict(stock.state_dict()), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("kind", QK_NORMS)
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_step_by_step_equals_full(kind: str, side: str) -> None:
+    module = build(kind)
+    x = torch.randn(6, 3, DIM)
+    pad = None if side == "none" else padding(6, 4, 5, side=side)
+    full, _ = module(x, x, x, key_padding_mask=pad, attn_mask=causal(6))
+    state: dict = {}
+    steps = []
+    for t in range(6):
+        column = None if pad is None or not pad[:, t].any() else pad[:, t : t + 1]
+        step, _ = module(x[t : t + 1], None, None, column, incremental_state=state)
+        steps.append(step)
+    real = torch.ones(6, 3, dtype=torch.bool) if pad is None else ~pad.T
+    torch.testing.assert_close(torch.cat(steps)[real], full[real], atol=1e-5, rtol=0)
+    assert torch.isfinite(full).all()
+
+
+@pytest.mark.parametrize("kind", QK_NORMS)
+@pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
+def test_padding_on_either_side_equals_each_sentence_alone(kind: str, self_attention: bool) -> None:
+    module = build(kind, self_attention)
+    lengths = (6, 4, 5)
+    x, query = torch.randn(6, 3, DIM), torch.randn(4, 3, DIM)
+    for side in ("left", "right"):
+        pad = padding(*lengths, side=side)
+        batched, _ = module(x if self_attention else query, x, x, key_padding_mask=pad)
+        for i in range(3):
+            alone = x[~pad[i], i : i + 1]
+            expected, _ = module(alone if self_attention else query[:, i : i + 1], alone, alone)
+            got = batched[~pad[i], i : i + 1] if self_attention else batched[:, i : i + 1]
+            torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", QK_NORMS)
+def test_beam_reordering_moves_the_cache(kind: str) -> None:
+    module = build(kind)
+    x = torch.randn(5, 4, DIM)
+    order = torch.tensor([2, 2, 0, 1])
+    state: dict = {}
+    for t in range(3):
+        module(x[t : t + 1], None, None, incremental_state=state)
+    module.reorder_incremental_state(state, order)
+    got, _ = module(x[3:4], None, None, incremental_state=state)
+    history = torch.cat([x[:3, order], x[3:4]])
+    expected, _ = module(history, history, history, attn_mask=causal(4))
+    torch.testing.assert_close(got[0], expected[3], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", QK_NORMS)
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "weights"])
+def test_cross_attention_keeps_keys_once_per_beam(kind: str, need_weights: bool) -> None:
+    """set_beam_size: same output from a third of the cached keys, also when sentences leave."""
+    module = build(kind, self_attention=False)
+    sentences, beam = 3, 3
+    source = torch.randn(5, sentences, DIM).repeat_interleave(beam, dim=1)
+    pad = padding(5, 3, 4).repeat_interleave(beam, dim=0)
+    query = torch.randn(2, 1, sentences * beam, DIM)
+    keep = torch.tensor([3, 5, 4, 6, 6, 8])  # sentence 0 is finished
+    options = {"static_kv": True, "need_weights": need_weights, "need_head_weights": need_weights}
+
+    def decode(beam_size: int) -> list:
+        module.set_beam_size(beam_size)
+        state: dict = {}
+        first = module(query[0], source, source, pad, incremental_state=state, **options)
+        module.reorder_incremental_state(state, torch.arange(9))
+        module.reorder_incremental_state(state, keep)
+        second = module(query[1][:, keep], None, None, None, incremental_state=state, **options)
+        cached = module._get_input_buffer(state)["prev_key"].size(0)
+        module.set_beam_size(1)
+        return [*first, *second, cached]
+
+    shared, plain = decode(beam), decode(1)
+    assert (shared.pop(), plain.pop()) == (2, 6)
+    torch.testing.assert_close(shared, plain, atol=1e-5, rtol=0)
+
+
+def test_beam_that_does_not_divide_the_batch_is_refused() -> None:
+    module = build("l2", self_attention=False)
+    module.set_beam_size(2)
+    x = torch.randn(4, 3, DIM)
+    with pytest.raises(ValueError, match="batch 3 is no multiple of the beam 2"):
+        module(x[:1], x, x, incremental_state={})
+
+
+@pytest.mark.parametrize("kind", QK_NORMS)
+def test_fused_equals_explicit_weights(kind: str) -> None:
+    module = build(kind)
+    x = torch.randn(6, 3, DIM)
+    options = {"key_padding_mask": padding(6, 4, 5), "attn_mask": causal(6)}
+    fused, nothing = module(x, x, x, **options)
+    explicit, weights = module(x, x, x, need_weights=True, need_head_weights=True, **options)
+    assert nothing is None
+    torch.testing.assert_close(fused, explicit, atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(HEADS, 3, 6))
+
+
+@pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
+def test_l2_ignores_the_length_of_queries_and_keys_but_not_of_values(self_attention: bool) -> None:
+    module = build("l2", self_attention)
+    x, y = torch.randn(6, 3, DIM), torch.randn(5, 3, DIM)
+    key = x if self_attention else y
+    before, _ = module(x, key, key)
+
+    def scaled(*names: str) -> Tensor:
+        other = build("l2", self_attention)
+        with torch.no_grad():
+            for name in names:
+                getattr(other, name).weight.mul_(7)
+                getattr(other, name).bias.mul_(7)
+        return other(x, key, key)[0]
+
+    torch.testing.assert_close(scaled("q_proj", "k_proj"), before, atol=1e-5, rtol=0)
+    assert (scaled("v_proj") - before).abs().max() > 0.1
+
+
+def test_l2_logits_are_g_times_the_cosine() -> None:
+    norm = build_qk_norm("l2", 8, 72.0)
+    q, k = torch.randn(5, 8), torch.randn(6, 8)
+    cosine = torch.cosine_similarity(q[:, None], k[None], dim=-1)
+    torch.testing.assert_close(norm.query(q) @ norm.key(k).T, norm.g * cosine)
+    assert torch.equal(norm.key(torch.zeros(8)), torch.zeros(8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_l2_in_half_precision_neither_overflows_nor_divides_by_zero(dtype: torch.dtype) -> None:
+    norm = build_qk_norm("l2", 8, 72.0).to(dtype)
+    for size in (0.0, 1e-4, 1e4):
+        x = (torch.ones(8) * size).to(dtype).requires_grad_()
+        norm.key(x).sum().backward()
+        assert torch.isfinite(x.grad).all()
+        length = norm.key(x).float().norm().item()
+        assert length == pytest.approx(0.0 if size == 0 else 1.0, abs=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("length", "g"), [(72, 12.3197), (75, 12.4383), (79, 12.5892)], ids=["72", "75", "79"]
+)
+def test_published_starts_of_g(length: int, g: float) -> None:
+    assert g_init_from_length(length) == pytest.approx(g, abs=5e-5)
+
+
+@pytest.mark.parametrize("length", [1, 0, -3, float("nan"), float("inf")])
+def test_lengths_without_a_start_are_refused(length: float) -> None:
+    with pytest.raises(ValueError, match="length must be a finite number of at least 2"):
+        g_init_from_length(length)

@@ -1,0 +1,205 @@
+"""The whole model: against stock fairseq, and decoding against the full forward."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.sequence_generator import SequenceGenerator
+
+from qknorm_mt.config import QKNormTransformerConfig
+from qknorm_mt.qk_norm import QK_NORMS
+
+from .conftest import build_qknorm, build_stock, make_batch
+
+
+def gs(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    return {n: p for n, p in model.named_parameters() if n.endswith("qk_norm.g")}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+@pytest.mark.parametrize("pad_left", [True, False], ids=["left", "right"])
+def test_none_equals_stock_outputs_and_gradients(
+    task: SimpleNamespace, pad_left: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-10
+    # Stock cross-attention takes its softmax in float32 even of float64 logits, which alone is
+    # 1e-7 off: let stock keep the dtype, so that the rest can be compared to 1e-10.
+    monkeypatch.setattr("fairseq.utils.softmax", lambda x, dim, onnx_trace=False: x.softmax(dim))
+    stock = build_stock(task).to(dtype)
+    ours = build_qknorm(task, "none", seed=2).to(dtype)
+    ours.load_state_dict(stock.state_dict())  # a stock checkpoint loads as it is
+    batch = make_batch(pad_left)
+    results = []
+    for model in (stock, ours):
+        logits, extra = model(**batch)
+        real = batch["prev_output_tokens"] != 1
+        logits[real].log_softmax(-1)[:, 5].sum().backward()
+        gradients = {n: p.grad for n, p in model.named_parameters()}
+        results.append((logits[real], extra["attn"][0], gradients))
+    torch.testing.assert_close(results[1], results[0], atol=tolerance, rtol=tolerance)
+
+
+def test_same_seed_gives_the_weights_stock_gives(task: SimpleNamespace) -> None:
+    stock, ours = build_stock(task, seed=5), build_qknorm(task, "l2", seed=5)
+    shared = {n: p for n, p in ours.state_dict().items() if not n.endswith("qk_norm.g")}
+    torch.testing.assert_close(shared, dict(stock.state_dict()), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("pad_left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("kind", QK_NORMS)
+def test_step_by_step_equals_full(task: SimpleNamespace, kind: str, pad_left: bool) -> None:
+    model = build_qknorm(task, kind).eval()
+    batch = make_batch(pad_left)
+    encoder_out = model.encoder(batch["src_tokens"], batch["src_lengths"])
+    prev = batch["prev_output_tokens"]
+    full, _ = model.decoder(prev, encoder_out)
+    state: dict = {}
+    steps = [
+        model.decoder(prev[:, : t + 1], encoder_out, incremental_state=state)[0]
+        for t in range(prev.size(1))
+    ]
+    real = prev != 1
+    torch.testing.assert_close(torch.cat(steps, 1)[real], full[real], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("pad_left", [True, False], ids=["left", "right"])
+@pytest.mark.parametrize("kind", QK_NORMS)
+def test_batch_equals_single(task: SimpleNamespace, kind: str, pad_left: bool) -> None:
+    model = build_qknorm(task, kind).eval()
+    batch = make_batch(pad_left)
+    together, _ = model(**batch)
+    for i in range(3):
+        src, prev = batch["src_tokens"][i], batch["prev_output_tokens"][i]
+        src, prev = src[src != 1][None], prev[prev != 1][None]
+        alone, _ = model(src, torch.tensor([src.size(1)]), prev)
+        torch.testing.assert_close(together[i, : prev.size(1)], alone[0], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", QK_NORMS)
+def test_beam_search_equals_single_sentences_and_full_scores(
+    task: SimpleNamespace, kind: str
+) -> None:
+    """fairseq's generator (it reorders, drops finished sentences and sets the beam size)."""
+    model = build_qknorm(task, kind).eval()
+    with torch.no_grad():  # an untrained model repeats one word: sharpen it so that beams differ
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(1.5)
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=4, max_len_b=12)
+    batch = make_batch(pad_left=True)
+    sample = {"net_input": {k: batch[k] for k in ("src_tokens", "src_lengths")}}
+    together = generator.generate([model], sample)
+    for module in model.modules():  # the generator leaves its beam size behind
+        if hasattr(module, "set_beam_size"):
+            module.set_beam_size(1)
+    for i, hypotheses in enumerate(together):
+        src = batch["src_tokens"][i]
+        src = src[src != 1][None]
+        one = SequenceGenerator([model], task.target_dictionary, beam_size=4, max_len_b=12)
+        alone = one.generate(
+            [model], {"net_input": {"src_tokens": src, "src_lengths": torch.tensor([src.size(1)])}}
+        )[0]
+        for got, expected in zip(hypotheses, alone, strict=True):
+            assert got["tokens"].tolist() == expected["tokens"].tolist()
+            torch.testing.assert_close(got["score"], expected["score"], atol=1e-5, rtol=0)
+        best = hypotheses[0]["tokens"]
+        prev = torch.cat([torch.tensor([2]), best[:-1]])[None]
+        logits, _ = model(src, torch.tensor([src.size(1)]), prev)
+        scores = logits.log_softmax(-1)[0].gather(1, best[:, None])[:, 0]
+        torch.testing.assert_close(hypotheses[0]["positional_scores"], scores, atol=1e-5, rtol=0)
+
+
+def test_every_g_gets_a_gradient_and_acts(task: SimpleNamespace) -> None:
+    """Two encoder layers have one g each, two decoder layers two each; all count."""
+    model = build_qknorm(task, "l2")
+    batch = make_batch(pad_left=True)
+    real = batch["prev_output_tokens"] != 1
+    before = model(**batch)[0][real]
+    before.log_softmax(-1)[:, 5].sum().backward()
+    parameters = gs(model)
+    assert len(parameters) == 6
+    assert {n.split(".")[3] for n in parameters} == {"self_attn", "encoder_attn"}
+    for name, g in parameters.items():
+        assert g.item() == pytest.approx(12.3197, abs=5e-5)
+        assert g.grad.abs().item() > 0, name
+        with torch.no_grad():
+            g.add_(5)
+            changed = (model(**batch)[0][real] - before).abs().max().item()
+            g.sub_(5)
+        assert changed > 1e-4, name
+
+
+def test_scaling_projections_of_the_whole_model(task: SimpleNamespace) -> None:
+    model = build_qknorm(task, "l2")
+    batch = make_batch(pad_left=True)
+    real = batch["prev_output_tokens"] != 1
+
+    def scale(*names: str) -> torch.Tensor:
+        other = build_qknorm(task, "l2")
+        with torch.no_grad():
+            for name, parameter in other.named_parameters():
+                if any(n in name for n in names):
+                    parameter.mul_(7)
+        return other(**batch)[0][real]
+
+    before = model(**batch)[0][real]
+    torch.testing.assert_close(scale("q_proj", "k_proj"), before, atol=1e-4, rtol=0)
+    assert (scale("v_proj") - before).abs().max() > 1e-2
+
+
+def test_activation_checkpointing_changes_nothing(task: SimpleNamespace) -> None:
+    results = []
+    for checkpointing in (False, True):
+        model = build_qknorm(task, "l2", checkpoint_activations=checkpointing)
+        logits, _ = model(**make_batch(True))
+        logits.square().mean().backward()
+        gradients = [p.grad for p in model.parameters()]
+        results.append((logits, gradients))
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_post_norm_equals_stock(task: SimpleNamespace) -> None:
+    import argparse
+
+    from fairseq.models.transformer import TransformerConfig, TransformerModelBase
+
+    from .conftest import SIZES
+
+    cfg = TransformerConfig.from_namespace(
+        argparse.Namespace(**SIZES, share_all_embeddings=True, dropout=0.0)
+    )
+    cfg.decoder.input_dim = cfg.decoder.output_dim = 32
+    stock = TransformerModelBase.build_model(cfg, task)
+    ours = build_qknorm(task, "none", norm_position="post")
+    ours.load_state_dict(stock.state_dict())
+    batch = make_batch(True)
+    real = batch["prev_output_tokens"] != 1
+    torch.testing.assert_close(ours(**batch)[0][real], stock(**batch)[0][real])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"qk_norm": "l3"}, "qk_norm='l3' is not allowed: legal is one of none, l2"),
+        ({"qk_norm": "l2", "qk_norm_init_length": None}, "qk_norm_init_length=None .*at least 2"),
+        ({"qk_norm": "l2", "qk_norm_init_length": 1.0}, "qk_norm_init_length=1.0 .*at least 2"),
+        ({"qk_norm": "none", "qk_norm_init_length": 72.0}, "no value when qk_norm=none"),
+        ({"norm_position": "mid"}, "norm_position='mid' .*pre, post"),
+        ({"decoder_embed_dim": 64}, "decoder_embed_dim=64 .*encoder_embed_dim, 32"),
+        ({"encoder_attention_heads": 5}, "encoder_attention_heads=5 .*divisor of .*32"),
+        ({"decoder_layers": 0}, "decoder_layers=0 .*at least 1"),
+        ({"dropout": 1.0}, "dropout=1.0 .*at least 0 and under 1"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "-".join(x),
+)
+def test_illegal_options_are_refused(task: SimpleNamespace, options: dict, message: str) -> None:
+    options = {"qk_norm": "none", **options}
+    with pytest.raises(ValueError, match=message):
+        build_qknorm(task, **options)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="qk_nrom"):
+        QKNormTransformerConfig(qk_nrom="l2")
