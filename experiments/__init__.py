@@ -1,0 +1,1 @@
+"""Runs, decoding, scoring and tables, configured by Hydra: ``python -m experiments.run``."""

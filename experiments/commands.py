@@ -1,0 +1,135 @@
+"""From a composed config to the argv of each tool: pure functions, nothing is run here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PLUGIN = Path(__file__).resolve().parents[1] / "qknorm_mt"
+# The toy pair is generated; every other pair is read from files.
+SPLITS = ("train", "dev", "test")
+
+
+# fairseq's default of 8 drops the last sentences of every data set whose size is no multiple of 8
+# (facebookresearch/fairseq#5036): from training, from dev loss, and from the hypotheses.
+EVERY_SENTENCE = ("--required-batch-size-multiple", "1")
+
+
+class RunError(Exception):
+    """A run cannot go on; the message says why and what to do."""
+
+
+def prepare_argv(cfg: Mapping[str, Any]) -> list[str]:
+    """Arguments of ``python -m data_prep`` for the pair.
+
+    Raises:
+        RunError: if the pair is read from files and ``data.mirror`` is missing or no folder.
+    """
+    pair, prep = cfg["pair"], cfg["prep"]
+    root = Path(cfg["paths"]["work"]) / "data" / pair["name"]
+    argv = ["prepare", "-s", pair["source_lang"], "-t", pair["target_lang"], "--root", str(root)]
+    for name in ("vocab_size", "max_tokens", "max_ratio", "ratio_from"):
+        argv += [flag(name), str(prep[name])]
+    if prep["raw"]:
+        argv.append("--raw")
+    if pair["toy_seed"] is not None:
+        return [*argv, "--toy-seed", str(pair["toy_seed"])]
+    mirror = cfg["data"]["mirror"]
+    if mirror is None:
+        raise RunError(
+            f"pair={pair['name']} is read from files: give their folder as data.mirror=DIR; "
+            f"expected inside it: {', '.join(expected_files(pair))}"
+        )
+    if not Path(mirror).is_dir():
+        raise RunError(f"data.mirror={mirror}: no such folder")
+    for split in SPLITS:
+        argv += [f"--{split}", str(Path(mirror) / pair["files"][split])]
+    return argv
+
+
+def expected_files(pair: Mapping[str, Any]) -> list[str]:
+    langs = (pair["source_lang"], pair["target_lang"])
+    return [f"{pair['files'][split]}.{lang}" for split in SPLITS for lang in langs]
+
+
+def train_options(cfg: Mapping[str, Any], length_percentile: float) -> dict[str, Any]:
+    """``fairseq-train`` options, by name, of the recipe with the attention in it."""
+    attn = dict(cfg["attn"]["options"])
+    if attn.get("qk_norm_init_length") == "data":
+        attn["qk_norm_init_length"] = length_percentile
+    return {**cfg["recipe"]["options"], **attn, "seed": cfg["seed"]}
+
+
+def train_argv(
+    options: Mapping[str, Any], data: str, checkpoints: str, langs: tuple[str, str]
+) -> list[str]:
+    """Arguments of ``fairseq-train``; stock task and criterion, checkpoints to resume from."""
+    return [
+        *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
+        *(*to_flags(options), *EVERY_SENTENCE),
+        # Saved, and so validated, every save_interval_updates: never at the end of an epoch.
+        *("--save-dir", checkpoints, "--save-interval", "100000", "--validate-interval", "100000"),
+        *("--keep-interval-updates", "1", "--no-epoch-checkpoints", "--num-workers", "0"),
+        *("--log-format", "json", "--log-interval", "20"),
+    ]
+
+
+def generate_argv(
+    decode: Mapping[str, Any],
+    data: str,
+    checkpoint: str,
+    split: str,
+    langs: tuple[str, str],
+    results: str,
+    cpu: bool,
+) -> list[str]:
+    """Arguments of ``fairseq-generate`` for one split; fairseq's name of dev is ``valid``."""
+    return [
+        *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
+        *("--path", checkpoint, "--gen-subset", "valid" if split == "dev" else split),
+        *(*to_flags(decode), *EVERY_SENTENCE),
+        *("--results-path", results, "--num-workers", "0", *(["--cpu"] if cpu else [])),
+    ]
+
+
+def to_flags(options: Mapping[str, Any]) -> list[str]:
+    """``{dropout: 0.1, cpu: true, patience: null}`` to ``--dropout 0.1 --cpu``."""
+    argv: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            argv.append(flag(name))
+        elif value is not None and value is not False:
+            argv += [flag(name), str(value)]
+    return argv
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def run_name(cfg: Mapping[str, Any], options: Mapping[str, Any], data_digest: str) -> str:
+    """``<pair>/<variant>/seed<k>-<digest>``: what the run is, whenever and wherever it runs."""
+    identity = {"options": dict(options), "data": data_digest}
+    digest = digest_of(identity)[:12]
+    variant = f"{cfg['recipe']['name']}-{cfg['attn']['name']}"
+    return f"{cfg['pair']['name']}/{variant}/seed{cfg['seed']}-{digest}"
+
+
+def digest_of(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def pasteable(tool: str, argv: list[str]) -> str:
+    """The command as a user can paste it into a shell."""
+    return shlex.join([tool, *argv])
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment of a tool: thread counts, so that jobs side by side never fight."""
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    return {**os.environ, **counts, "PYTHONWARNINGS": "ignore"}

@@ -1,0 +1,115 @@
+"""Tools in processes of their own: what they say goes to a log, their progress to a callback."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .commands import RunError, environment
+
+TAIL = 15
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[int]:
+    """Hold a lock file; yields its descriptor, to be handed to child processes.
+
+    The lock lives as long as any process that holds the descriptor: if this process is killed, a
+    training it started keeps the run locked until it ends too.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def run_module(
+    module: str,
+    argv: list[str],
+    log: Path,
+    threads: int = 1,
+    core: int | None = None,
+    lock: int | None = None,
+    on_line: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Run ``python -m module argv``, appending its output to ``log``.
+
+    Raises:
+        RunError: with the log's last lines, if it exits with an error.
+    """
+    with log.open("ab") as sink, log.open("rb") as source:
+        source.seek(0, os.SEEK_END)
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=environment(threads),
+            pass_fds=() if lock is None else (lock,),
+        )
+        try:
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
+            pending = b""
+            while True:
+                ended = process.poll() is not None
+                *lines, pending = (pending + source.read()).split(b"\n")
+                for line in lines:
+                    on_line(line.decode(errors="replace"))
+                if ended:
+                    break
+                time.sleep(0.2)
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if process.returncode:
+        tail = log.read_text(errors="replace").splitlines()[-TAIL:]
+        raise RunError(
+            f"{module} ended with exit code {process.returncode}; the end of {log}:\n"
+            + "\n".join(tail)
+        )
+
+
+def read_module(module: str, argv: list[str], stdin: str | None = None) -> str:
+    """Run ``python -m module argv`` and return its stdout; its stderr passes through.
+
+    Raises:
+        RunError: if it exits with an error, which it has explained on stderr.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *argv],
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        env=environment(threads=1),
+        check=False,
+    )
+    if done.returncode:
+        raise RunError(f"{module} {argv[0]} failed")
+    return done.stdout
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by a file with ``text``; a kill leaves the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

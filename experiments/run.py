@@ -1,0 +1,244 @@
+"""One run, from text to a row in results/runs.jsonl.
+
+    python -m experiments.run                                   # toy pair, QKNorm, a few minutes
+    python -m experiments.run attn=none                         # its baseline
+    python -m experiments.run pair=gl-en recipe=cpu data.mirror=DIR
+    python -m experiments.run pair=gl-en recipe=cpu data.mirror=DIR runtime.core=1 seed=2
+    python -m experiments.run --cfg job                         # show the settings, run nothing
+
+Prepares what is missing, prints the exact ``fairseq-train`` command, trains in a process of its
+own, decodes dev and test, scores them and writes the row. A finished run is not run again; an
+interrupted one goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+from tqdm import tqdm
+
+from . import collect, commands, provenance
+from .commands import RunError
+from .decode import decode
+from .process import exclusive, read_module, run_module, write_atomically
+from .score import scores
+from .training_log import parse_line, summarise
+
+Progress = Callable[[int, Mapping[str, Any]], None]
+
+
+@dataclass
+class Run:
+    """A run's settings and places.
+
+    Attributes:
+        cfg: the composed config, as plain containers.
+        data: what ``data_prep`` reports of the prepared set.
+        options: ``fairseq-train`` options.
+        folder: the run's own folder.
+    """
+
+    cfg: dict[str, Any]
+    data: dict[str, Any]
+    options: dict[str, Any]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return "/".join(self.folder.parts[-3:])
+
+    @property
+    def langs(self) -> tuple[str, str]:
+        return self.cfg["pair"]["source_lang"], self.cfg["pair"]["target_lang"]
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoints" / "checkpoint_best.pt"
+
+    @property
+    def cpu(self) -> bool:
+        return bool(self.options.get("cpu"))
+
+
+def open_run(cfg: dict[str, Any]) -> Run:
+    """Prepare the pair's data if needed, and name the run."""
+    data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
+    options = commands.train_options(cfg, data["length_percentile"])
+    name = commands.run_name(cfg, options, data["digest"])
+    return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)
+
+
+def execute(run: Run, progress: Progress | None = None, say: Callable[..., None] = print) -> dict:
+    """Do what is missing of a run; return its row."""
+    say(f"run: {run.name}")
+    with exclusive(run.folder / "lock", lambda: say("another process has this run: waiting")) as fd:
+        summary = train(run, fd, progress, say)
+        return score(run, summary, say)
+
+
+def train(
+    run: Run, lock: int, progress: Progress | None, say: Callable[..., None]
+) -> dict[str, Any]:
+    """Train to the end, from the last checkpoint if there is one; return the log's summary."""
+    done = run.folder / "trained.json"
+    argv = commands.train_argv(
+        run.options, run.data["data"], str(run.folder / "checkpoints"), run.langs
+    )
+    say(f"training command:\n\n  {commands.pasteable('fairseq-train', argv)}\n")
+    if done.exists():
+        say(f"trained already: {done}")
+        return json.loads(done.read_text(encoding="utf-8"))
+    log = run.folder / "train.log"
+    runtime = run.cfg["runtime"]
+    start = {"code": provenance.code(), "started": datetime.now(UTC).isoformat("T", "seconds")}
+    run_module(
+        "fairseq_cli.train",
+        argv,
+        log,
+        runtime["threads"],
+        runtime["core"],
+        lock,
+        on_line=Follower(progress),
+    )
+    summary = {
+        **start,
+        **summarise(log.read_text(encoding="utf-8", errors="replace").splitlines()),
+        "hardware": provenance.hardware(run.cpu, runtime["threads"]),
+        "versions": provenance.versions(),
+    }
+    write_atomically(done, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+class Follower:
+    """Tells ``progress`` of the updates done, and the newest figures, as log lines come in."""
+
+    def __init__(self, progress: Progress | None):
+        self.progress = progress
+        self.figures: dict[str, Any] = {}
+
+    def __call__(self, line: str) -> None:
+        parsed = parse_line(line)
+        if parsed is None or self.progress is None:
+            return
+        kind, figures = parsed
+        if kind == "train_inner":
+            self.figures |= {"ppl": figures["ppl"], "words/s": figures["wps"]}
+            self.progress(int(figures["num_updates"]), self.figures)
+        elif kind == "valid":
+            self.figures["dev_ppl"] = figures["valid_ppl"]
+            self.progress(int(figures["valid_num_updates"]), self.figures)
+
+
+def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
+    """Decode and score dev and test, store the hypotheses, write the row."""
+    options = run.cfg["decode"]
+    folder = run.folder / f"decode-{commands.digest_of(options)[:12]}"
+    stored = folder / "row.json"
+    results = Path(run.cfg["paths"]["results"])
+    if stored.exists():
+        say(f"scored already: {stored}")
+        row = json.loads(stored.read_text(encoding="utf-8"))
+    else:
+        folder.mkdir(exist_ok=True)
+        row = make_row(run, summary, folder, say)
+        write_atomically(stored, json.dumps(row, indent=1, ensure_ascii=False) + "\n")
+    for split in ("dev", "test"):
+        text = (folder / f"{split}.{run.langs[1]}").read_text(encoding="utf-8")
+        write_atomically(results / row["hypotheses"][split], text)
+    collect.put_row(results, row)
+    for split in ("dev", "test"):
+        figures = "  ".join(f"{k} {v['score']:.2f}" for k, v in row["scores"][split].items())
+        say(f"{split}: {figures}")
+    return row
+
+
+def make_row(
+    run: Run, summary: dict[str, Any], folder: Path, say: Callable[..., None]
+) -> dict[str, Any]:
+    runtime, target = run.cfg["runtime"], run.langs[1]
+    started = time.monotonic()
+    split_scores: dict[str, Any] = {}
+    for split in ("dev", "test"):
+        say(f"decoding {split}")
+        hypotheses = decode(
+            run.cfg["decode"],
+            run.data["data"],
+            run.checkpoint,
+            split,
+            run.langs,
+            run.data["lines"][split],
+            folder / f"{split}.log",
+            run.cpu,
+            threads=runtime["threads"],
+            core=runtime["core"],
+        )
+        text = "".join(line + "\n" for line in hypotheses)
+        reference_file = Path(run.data["data"]) / f"reference.{split}.{target}"
+        reference = reference_file.read_text(encoding="utf-8")
+        plain, plain_reference = (
+            read_module("data_prep", ["detokenise", target], stdin=side).split("\n")[:-1]
+            for side in (text, reference)
+        )
+        split_scores[split] = scores(hypotheses, reference.split("\n")[:-1], plain, plain_reference)
+        write_atomically(folder / f"{split}.{target}", text)
+    best = min(summary["dev"], key=lambda point: point["loss"])
+    return {
+        "run": run.name,
+        "pair": run.cfg["pair"]["name"],
+        "attn": run.cfg["attn"]["name"],
+        "recipe": run.cfg["recipe"]["name"],
+        "condition": run.cfg["recipe"]["condition"],
+        "seed": run.cfg["seed"],
+        "options": run.options,
+        "decode": run.cfg["decode"],
+        "data": {
+            key: run.data[key]
+            for key in ("digest", "lines", "tokens", "length_percentile", "g_init")
+        },
+        "training": summary,
+        "dev_ppl": best["ppl"],
+        "best_update": best["updates"],
+        **provenance.parameters(run.checkpoint),
+        "decode_seconds": round(time.monotonic() - started, 1),
+        "scores": split_scores,
+        "hypotheses": {s: f"hyps/{run.name}/{folder.name}/{s}.{target}" for s in ("dev", "test")},
+    }
+
+
+def bar_progress(run: Run) -> Progress:
+    """A progress bar on a terminal; elsewhere a line now and then."""
+    bar = tqdm(total=int(run.options["max_update"]), unit="upd", desc="train", mininterval=1)
+
+    def progress(updates: int, figures: Mapping[str, Any]) -> None:
+        bar.set_postfix(figures, refresh=False)
+        bar.update(updates - bar.n)
+
+    return progress
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
+def main(config: DictConfig) -> float:
+    cfg = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(cfg, dict)
+    try:
+        run = open_run({str(key): value for key, value in cfg.items()})
+        row = execute(run, bar_progress(run))
+    except RunError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: run the same command again to go on from the last checkpoint")
+    return float(row["scores"]["dev"]["bleu_tok"]["score"])
+
+
+if __name__ == "__main__":
+    main()
