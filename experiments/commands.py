@@ -76,6 +76,7 @@ def train_argv(
         *("--save-dir", checkpoints, "--save-interval", "100000", "--validate-interval", "100000"),
         *("--keep-interval-updates", "1", "--no-epoch-checkpoints", "--num-workers", "0"),
         *("--log-format", "json", "--log-interval", "20"),
+        *("--tensorboard-logdir", str(Path(checkpoints).with_name("tensorboard"))),
     ]
 
 

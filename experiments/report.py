@@ -127,7 +127,8 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
 :root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; }}
+body {{ margin: 2rem auto; padding: 0 1rem; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; }}
 th, td {{ padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #8886; }}
@@ -161,8 +162,9 @@ def page(rows: list[dict[str, Any]], figure: str) -> str:
 
 def describe(row: dict[str, Any]) -> str:
     training = row["training"]
+    code = training["code"]
     facts = {
-        "commit": f"{training['code']['commit']}{' + changes' if training['code']['dirty'] else ''}",
+        "commit": f"{code['commit']}{' with uncommitted changes' if code['dirty'] else ''}",
         "started": training["started"],
         "hardware": training["hardware"],
         "versions": ", ".join(f"{k} {v}" for k, v in training["versions"].items()),

@@ -230,10 +230,10 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         self.beam_size = beam_size
 
     def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
-        return self.get_incremental_state(incremental_state, "attn_state") or {}
+        return self.get_incremental_state(incremental_state, "attn_state") or {}  # type: ignore
 
     def _set_input_buffer(self, incremental_state: IncrementalState, state: State) -> None:
-        self.set_incremental_state(incremental_state, "attn_state", state)
+        self.set_incremental_state(incremental_state, "attn_state", state)  # type: ignore
 
     def _store(
         self, incremental_state: IncrementalState, k: Tensor, v: Tensor, padding: Optional[Tensor]
