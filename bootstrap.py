@@ -73,8 +73,8 @@ def check_disk():
     free = shutil.disk_usage(ROOT).free / 1e9
     if free < NEEDED_GB:
         fail(
-            f"{free:.1f} GB are free on the disk of {ROOT}, about {NEEDED_GB} GB are needed: free some, then run "
-            "the same command again"
+            f"{free:.1f} GB are free on the disk of {ROOT}, about {NEEDED_GB} GB are needed: "
+            "free some, then run the same command again"
         )
 
 

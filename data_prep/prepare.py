@@ -116,10 +116,8 @@ def subword_stage(bitext: Bitext, vocab_size: int, cleaned: Stage, root: Path) -
     """Learn subwords on the training pairs alone; encode every split."""
 
     def build(folder: Path) -> dict[str, Any]:
-        text = folder / "train.both"
-        write_lines(text, [side for pair in read_split(cleaned, "train", bitext) for side in pair])
-        learn(text, folder / "subword", vocab_size)
-        text.unlink()
+        sentences = (side for pair in read_split(cleaned, "train", bitext) for side in pair)
+        (folder / SUBWORD_MODEL).write_bytes(learn(sentences, vocab_size))
         subwords = Subwords(folder / SUBWORD_MODEL)
         report: dict[str, Any] = {}
         for split in SPLITS:

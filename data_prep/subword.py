@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,18 +11,20 @@ import sentencepiece
 from .text import PrepError
 
 
-def learn(text: Path, model_prefix: Path, vocab_size: int) -> None:
-    """Learn ``model_prefix.model`` from a file of training sentences.
+def learn(sentences: Iterable[str], vocab_size: int) -> bytes:
+    """Learn a model from training sentences; returns the bytes of its file.
 
-    No normalisation, so that undoing gives the very text back.
+    No normalisation, so that undoing gives the very text back. Not learned from a file: the model
+    would hold that file's path, and equal text in two places would give unequal models.
 
     Raises:
         PrepError: when the text is too small for ``vocab_size``.
     """
+    model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            input=str(text),
-            model_prefix=str(model_prefix),
+            sentence_iterator=iter(sentences),
+            model_writer=model,
             model_type="bpe",
             vocab_size=vocab_size,
             character_coverage=1.0,
@@ -32,8 +35,9 @@ def learn(text: Path, model_prefix: Path, vocab_size: int) -> None:
     except RuntimeError as error:
         raise PrepError(
             f"cannot learn {vocab_size} subword types from the training text "
-            f"({str(error).splitlines()[-1].strip()}): choose a smaller prep.vocab_size"
+            f"({str(error).splitlines()[-1].strip()}): change --vocab-size (pair.vocab_size)"
         ) from error
+    return model.getvalue()
 
 
 class Subwords:

@@ -61,11 +61,11 @@ class ToyLanguage:
     def __init__(self, rng: random.Random):
         self.rng = rng
         self.taken: set[str] = set()
-        self.nouns = self.lexicon(300, ambiguous=0.1)
-        self.verbs = self.lexicon(100, ambiguous=0.1)
-        self.adjectives = self.lexicon(90)
+        self.nouns = self.lexicon(200, ambiguous=0.1)
+        self.verbs = self.lexicon(80, ambiguous=0.1)
+        self.adjectives = self.lexicon(60)
         self.adverbs = self.lexicon(20)
-        self.names = Lexicon([self.name() for _ in range(500)])
+        self.names = Lexicon([self.name() for _ in range(300)])
 
     def stem(self, onsets: str, vowels: str, syllables: int) -> str:
         while True:

@@ -1,0 +1,177 @@
+"""The chain from text to binarised set, through its command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fairseq.data import Dictionary, data_utils
+
+from .conftest import ROOT
+
+WORDS = {"gl": "un dous tres catro cinco", "en": "one two three four five"}
+TINY = ["--vocab-size", "60"]
+
+
+def data_prep(*argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "data_prep", *argv],
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def write_bitext(folder: Path, train: int = 40) -> list[str]:
+    """A small bitext of digits and letters; returns the arguments that name it."""
+    argv = ["-s", "gl", "-t", "en"]
+    for split, size in {"train": train, "dev": 5, "test": 4}.items():
+        for lang, words in WORDS.items():
+            rng = np.random.default_rng(len(split))
+            lines = [" ".join(rng.choice(words.split(), 1 + i % 7)) for i in range(size)]
+            (folder / f"{split}.{lang}").write_text("".join(line + "\n" for line in lines))
+        argv += [f"--{split}", str(folder / split)]
+    return argv
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path, list[str]]:
+    folder = tmp_path_factory.mktemp("bitext")
+    argv = ["prepare", *write_bitext(folder), *TINY, "--root", str(folder / "root")]
+    done = data_prep(*argv, "--keep-duplicates")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), folder, argv
+
+
+def test_the_set_is_what_fairseq_trains_on(prepared: tuple) -> None:
+    result, folder, _ = prepared
+    data = Path(result["data"])
+    dictionary = Dictionary.load(str(data / "dict.gl.txt"))
+    assert (data / "dict.en.txt").read_bytes() == (data / "dict.gl.txt").read_bytes()
+    assert len(set(dictionary.symbols)) == len(dictionary.symbols)
+    for lang in ("gl", "en"):
+        sentences = data_utils.load_indexed_dataset(str(data / f"test.gl-en.{lang}"), dictionary)
+        pieces = "".join(dictionary.string(sentences[i]) + "\n" for i in range(len(sentences)))
+        undone = data_prep("undo", str(data), stdin=pieces)
+        assert undone.stdout == (folder / f"test.{lang}").read_text()
+    assert (data / "reference.dev.en").read_text() == (folder / "dev.en").read_text()
+
+
+def test_length_percentile_is_over_both_sides_of_train(prepared: tuple) -> None:
+    result, _, _ = prepared
+    subword = next((Path(result["data"]).parent).glob("subword-*[0-9a-f]"))
+    lengths = [
+        len(line.split())
+        for lang in ("gl", "en")
+        for line in (subword / f"train.{lang}").read_text().splitlines()
+    ]
+    assert result["length_percentile"] == np.percentile(lengths, 97.5)
+    length = result["length_percentile"]
+    assert result["g_init"] == pytest.approx(np.log2(length**2 - length))
+
+
+def test_a_rerun_changes_nothing_and_an_option_only_what_depends_on_it(prepared: tuple) -> None:
+    result, folder, argv = prepared
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.suffix != ".lock"}
+    again = data_prep(*argv, "--keep-duplicates")
+    assert json.loads(again.stdout) == result
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.suffix != ".lock"} == before
+    other = data_prep(*argv, "--keep-duplicates", "--vocab-size", "50")
+    assert "bitext: found" in other.stderr
+    assert "clean: found" in other.stderr
+    assert "subword: making" in other.stderr
+    assert json.loads(other.stdout)["digest"] != result["digest"]
+
+
+def test_the_same_input_elsewhere_gives_the_same_digest(prepared: tuple, tmp_path: Path) -> None:
+    result, folder, argv = prepared
+    shutil.copytree(folder, tmp_path / "copy")
+    moved = [a.replace(str(folder), str(tmp_path / "copy")) for a in argv]
+    shutil.rmtree(tmp_path / "copy" / "root")
+    again = json.loads(data_prep(*moved, "--keep-duplicates").stdout)
+    assert again["digest"] == result["digest"]
+    assert again["data"] != result["data"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "dev.en").write_text("one\n"), r"dev.gl has 5 lines but .*dev.en has 1"),
+        (lambda f: (f / "train.gl").write_bytes(b"\x80\n"), "train.gl, line 1: not UTF-8"),
+        (lambda f: (f / "test.en").write_text(""), "test.en: the file is empty"),
+        (lambda f: (f / "test.en").unlink(), "language 'en' is not in this bitext"),
+    ],
+    ids=["unequal", "binary", "empty", "missing"],
+)
+def test_bad_input_is_one_clear_error(tmp_path: Path, damage, message: str) -> None:
+    argv = write_bitext(tmp_path)
+    damage(tmp_path)
+    done = data_prep("prepare", *argv, *TINY, "--root", str(tmp_path / "root"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert re.search(message, done.stderr)
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--vocab-size", "9"], "cannot learn 9 subword types"),
+        (["--max-tokens", "0"], "cleaning dropped every training pair"),
+    ],
+    ids=["vocabulary", "cleaning"],
+)
+def test_bad_options_leave_nothing_half_written(
+    tmp_path: Path, argv: list[str], message: str
+) -> None:
+    root = tmp_path / "root"
+    done = data_prep("prepare", *write_bitext(tmp_path), *TINY, *argv, "--root", str(root))
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert not list(root.glob("*.partial"))
+
+
+def test_a_full_disk_is_one_clear_error_and_earlier_stages_stay(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small tmpfs")
+    try:
+        argv = write_bitext(tmp_path, train=9000)
+        done = data_prep("prepare", *argv, *TINY, "--root", str(disk), "--keep-duplicates")
+        assert done.returncode == 1
+        assert "error: no space left on the disk" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(disk.glob("*.partial"))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_undo_of_something_else_is_refused(tmp_path: Path) -> None:
+    done = data_prep("undo", str(tmp_path), stdin="a\n")
+    assert done.returncode == 1
+    assert "is no binarised set" in done.stderr
+
+
+def test_real_bitext_passes_every_check(data_dir: Path, tmp_path: Path) -> None:
+    argv = ["-s", "gl", "-t", "en", "--vocab-size", "3000", "--root", str(tmp_path)]
+    for split in ("train", "dev", "test"):
+        argv += [f"--{split}", str(data_dir / "ted_gl_en" / split)]
+    done = data_prep("prepare", *argv)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["lines"] == {"train": 10317, "dev": 742, "test": 1112}
+    assert sum(result["dropped"].values()) == 11233 - 10317
+    manifest = json.loads(next(tmp_path.glob("subword-*/manifest.json")).read_text())
+    lossy = {name: counts["lossy_lines"] for name, counts in manifest["report"].items()}
+    assert lossy == dict.fromkeys(lossy, 0)
