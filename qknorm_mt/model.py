@@ -12,6 +12,7 @@ Architectures (``--arch``):
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model, register_model_architecture
@@ -22,7 +23,7 @@ from fairseq.models.transformer import (
     TransformerModelBase,
 )
 from fairseq.tasks import FairseqTask
-from torch import nn
+from torch import Tensor, nn
 
 from .config import QKNormTransformerConfig, to_transformer_config, validate
 from .layers import DecoderLayer, EncoderLayer, wrap
@@ -70,6 +71,43 @@ class QKNormTransformerModel(TransformerModelBase):
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> Decoder:
         return Decoder(cfg, tgt_dict, embed_tokens)
+
+    def load_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        strict: bool = True,
+        model_cfg: Any = None,
+        args: argparse.Namespace | None = None,
+    ) -> Any:
+        """Load a checkpoint's parameters; stock fairseq's go into ``qk_norm=none`` as they are.
+
+        Raises:
+            ValueError: if they do not fit, saying whether normaliser, vocabulary or sizes differ.
+        """
+        try:
+            return super().load_state_dict(state_dict, strict, model_cfg, args)
+        except RuntimeError as error:
+            raise ValueError(misfit(state_dict, self.state_dict())) from error
+
+
+def misfit(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> str:
+    """Why a checkpoint's parameters do not fit the model."""
+    for name in sorted(set(theirs) ^ set(ours)):
+        if ".qk_norm." in name:
+            has, lacks = ("checkpoint", "model") if name in theirs else ("model", "checkpoint")
+            return f"the {has} has {name} but the {lacks} has not: their qk_norm options differ"
+        where = "checkpoint" if name in theirs else "model"
+        return f"only the {where} has {name}: it is another architecture"
+    for name, tensor in ours.items():
+        if theirs[name].shape != tensor.shape:
+            sizes = f"{name} is {tuple(theirs[name].shape)}, here {tuple(tensor.shape)}"
+            if "embed_tokens" in name and theirs[name].shape[1:] == tensor.shape[1:]:
+                return (
+                    f"the checkpoint was trained with another vocabulary ({sizes}): use the data "
+                    "folder it was trained on"
+                )
+            return f"the checkpoint has other sizes ({sizes})"
+    return "the checkpoint does not fit the model"
 
 
 def set_sizes(args: argparse.Namespace, width: int, ffn: int, layers: int, heads: int) -> None:

@@ -203,3 +203,21 @@ def test_illegal_options_are_refused(task: SimpleNamespace, options: dict, messa
 def test_unknown_options_are_refused() -> None:
     with pytest.raises(TypeError, match="qk_nrom"):
         QKNormTransformerConfig(qk_nrom="l2")
+
+
+def test_checkpoints_that_do_not_fit_say_why(task: SimpleNamespace) -> None:
+    model = build_qknorm(task, "l2")
+    with pytest.raises(ValueError, match=r"qk_norm.g but the checkpoint has not: .*qk_norm"):
+        model.load_state_dict(build_stock(task).state_dict())
+    with pytest.raises(ValueError, match=r"qk_norm.g but the model has not: .*qk_norm"):
+        build_qknorm(task, "none").load_state_dict(model.state_dict())
+    deeper = build_qknorm(task, "l2", encoder_layers=3)
+    with pytest.raises(ValueError, match=r"only the checkpoint has encoder.layers.2.*another"):
+        model.load_state_dict(deeper.state_dict())
+    wider = build_qknorm(task, "l2", encoder_ffn_embed_dim=96)
+    with pytest.raises(ValueError, match=r"other sizes \(encoder.layers.0.fc1.weight is \(96, 32"):
+        model.load_state_dict(wider.state_dict())
+    task.target_dictionary.add_symbol("one more")
+    larger = build_qknorm(task, "l2")
+    with pytest.raises(ValueError, match=r"another vocabulary .*\(41, 32\), here \(40, 32\)"):
+        model.load_state_dict(larger.state_dict())

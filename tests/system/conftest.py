@@ -1,0 +1,41 @@
+"""Tools run as a user runs them, on the toy pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..conftest import ROOT
+
+PLUGIN = str(ROOT / "qknorm_mt")
+
+
+def run(
+    *argv: str, cwd: Path = ROOT, stdin: str | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m argv`` with one thread; stdout and stderr are captured together."""
+    return subprocess.run(
+        [sys.executable, "-m", *argv],
+        cwd=cwd,
+        input=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **env},
+    )
+
+
+@pytest.fixture(scope="session")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared toy pair."""
+    root = tmp_path_factory.mktemp("toy")
+    argv = ["prepare", "--toy-seed", "1", "--root", str(root), "--vocab-size", "600"]
+    done = run("data_prep", *argv)
+    assert done.returncode == 0, done.stdout
+    return Path(json.loads(done.stdout.splitlines()[-1])["data"])

@@ -1,0 +1,121 @@
+"""Config to argv, without running anything; and what tools' outputs are turned into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.errors import ConfigCompositionException
+from omegaconf import OmegaConf
+
+from experiments import commands
+from experiments.commands import RunError
+from experiments.decode import in_order
+from experiments.training_log import parse_line, summarise
+
+from .conftest import ROOT
+
+CONF = ROOT / "conf"
+GROUPS = {p.name: sorted(f.stem for f in p.glob("*.yaml")) for p in CONF.iterdir() if p.is_dir()}
+
+
+def composed(*overrides: str) -> dict:
+    # The fixtures import fairseq, which registers a schema for any config named "config"; the
+    # runner never imports fairseq.
+    ConfigStore.instance().repo.pop("config.yaml", None)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = compose("config", list(overrides))
+    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("pair", GROUPS["pair"])
+@pytest.mark.parametrize("recipe", GROUPS["recipe"])
+@pytest.mark.parametrize("attn", GROUPS["attn"])
+def test_every_combination_composes(pair: str, recipe: str, attn: str) -> None:
+    cfg = composed(f"pair={pair}", f"recipe={recipe}", f"attn={attn}")
+    options = commands.train_options(cfg, 72.0)
+    assert options["qk_norm"] == attn
+    argv = commands.train_argv(options, "DATA", "CHECKPOINTS", ("aa", "bb"))
+    assert all(isinstance(word, str) for word in argv)
+    assert not any("$" in word for word in argv)
+
+
+@pytest.mark.parametrize(
+    "override", ["seeed=2", "pair.nmae=x", "recipe.options.drop_out=0.1", "attn=l3"]
+)
+def test_unknown_settings_are_refused(override: str) -> None:
+    with pytest.raises(ConfigCompositionException):
+        composed(override)
+
+
+def test_experiment_files_open_with_their_command() -> None:
+    for path in (CONF / "experiment").glob("*.yaml"):
+        assert path.read_text().startswith("# python -m experiments.")
+
+
+def test_flags() -> None:
+    options = {"dropout": 0.1, "cpu": True, "fp16": False, "patience": None, "betas": "(0.9, 0.98)"}
+    assert commands.to_flags(options) == ["--dropout", "0.1", "--cpu", "--betas", "(0.9, 0.98)"]
+
+
+def test_pasteable_commands_are_quoted() -> None:
+    assert commands.pasteable("tool", ["a b", "$HOME"]) == "tool 'a b' '$HOME'"
+
+
+def test_l_comes_from_the_data_unless_given() -> None:
+    assert commands.train_options(composed(), 41.0)["qk_norm_init_length"] == 41.0
+    given = composed("attn.options.qk_norm_init_length=72")
+    assert commands.train_options(given, 41.0)["qk_norm_init_length"] == 72
+    assert "qk_norm_init_length" not in commands.train_options(composed("attn=none"), 41.0)
+
+
+def test_a_missing_mirror_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"give their folder as data.mirror=DIR.*train\.gl"):
+        commands.prepare_argv(composed("pair=gl-en"))
+    with pytest.raises(RunError, match=r"data.mirror=.*nowhere: no such folder"):
+        commands.prepare_argv(composed("pair=gl-en", f"data.mirror={tmp_path}/nowhere"))
+
+
+def test_a_run_is_named_by_what_it_is() -> None:
+    cfg = composed()
+    options = commands.train_options(cfg, 41.0)
+    name = commands.run_name(cfg, options, "digest")
+    assert name.startswith("toy/demo-l2/seed1-")
+    assert commands.run_name(cfg, dict(reversed(options.items())), "digest") == name
+    assert commands.run_name(cfg, options, "other data") != name
+    assert commands.run_name(cfg, {**options, "lr": 1.0}, "digest") != name
+    moved = composed("paths.work=elsewhere", "runtime.threads=2", "decode.beam=1")
+    assert commands.run_name(moved, commands.train_options(moved, 41.0), "digest") == name
+
+
+def test_hypotheses_come_back_in_the_order_of_the_input() -> None:
+    output = "S-1\tx\nH-1\t-0.5\tb \nD-1\t-0.5\tb\nH-0\t-1.0\ta\u2028c\nP-0\t-1\nH-2\t-1\t\n"
+    assert in_order(output, 3) == ["a\u2028c", "b ", ""]
+    with pytest.raises(RunError, match=r"no hypothesis for sentences \[3\] of 4"):
+        in_order(output, 4)
+
+
+def test_training_log() -> None:
+    lines = [
+        "2026 | INFO | fairseq.trainer | begin training epoch 1",
+        '2026 | INFO | train_inner | {"epoch": 1, "num_updates": "20", "wps": "100", "wall": "5"}',
+        '2026 | INFO | valid | {"valid_loss": "3", "valid_ppl": "8.0", "valid_num_updates": "20"}',
+        '2026 | INFO | train_inner | {"epoch": 1, "num_updates": "40", "wps": "300", "wall',
+        '2026 | INFO | train_inner | {"epoch": 2, "num_updates": "40", "wps": "200", "wall": "9"}',
+        '2026 | INFO | valid | {"valid_loss": "2", "valid_ppl": "4.5", "valid_num_updates": "40"}',
+        '2026 | INFO | valid | {"valid_loss": "2", "valid_ppl": "4.0", "valid_num_updates": "40"}',
+    ]
+    assert parse_line(lines[0]) is None
+    assert parse_line(lines[3]) is None
+    assert summarise(lines) == {
+        "dev": [
+            {"updates": 20, "loss": 3.0, "ppl": 8.0},
+            {"updates": 40, "loss": 2.0, "ppl": 4.0},
+        ],
+        "words_per_second": 150,
+        "updates": 40,
+        "epochs": 2,
+        "train_seconds": 9.0,
+    }
