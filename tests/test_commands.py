@@ -50,9 +50,14 @@ def test_unknown_settings_are_refused(override: str) -> None:
         composed(override)
 
 
-def test_experiment_files_open_with_their_command() -> None:
-    for path in (CONF / "experiment").glob("*.yaml"):
-        assert path.read_text().startswith("# python -m experiments.")
+@pytest.mark.parametrize("name", GROUPS["experiment"])
+def test_experiments_open_with_their_command_and_compose(name: str) -> None:
+    header, command, *_ = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
+    assert header == "# @package _global_"  # Hydra reads it in the first line only
+    assert command.startswith("# python -m experiments.run ")
+    assert f"+experiment={name} " in command
+    cfg = composed(f"+experiment={name}")
+    commands.train_argv(commands.train_options(cfg, 72.0), "DATA", "CHECKPOINTS", ("aa", "bb"))
 
 
 def test_flags() -> None:
