@@ -61,7 +61,7 @@ def train_side_by_side(runs: dict[str, Any], console: Console) -> None:
 
         def one(name: str) -> None:
             run = runs[name]
-            task = bars.add_task(name, total=int(run.options["max_update"]), figures="")
+            task = bars.add_task(name, total=run.updates, figures="")
 
             def progress(updates: int, figures: Mapping[str, Any]) -> None:
                 text = "  ".join(f"{key} {value}" for key, value in figures.items())
@@ -74,8 +74,14 @@ def train_side_by_side(runs: dict[str, Any], console: Console) -> None:
 
             execute(run, progress, say)
 
-        for job in [pool.submit(one, name) for name in runs]:
-            job.result()
+        jobs = [pool.submit(one, name) for name in runs]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:  # Ctrl-C among them: end the processes, or the pool waits for them
+            for run in runs.values():
+                run.stop.set()
+            raise
 
 
 def main(argv: list[str] | None = None) -> int:

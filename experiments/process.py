@@ -7,11 +7,11 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .commands import RunError, environment
+from .commands import PLUGIN, RunError, environment
 
 TAIL = 15
 
@@ -44,12 +44,14 @@ def run_module(
     core: int | None = None,
     lock: int | None = None,
     on_line: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
 ) -> None:
-    """Run ``python -m module argv``, appending its output to ``log``.
+    """Run ``python -m module argv``, appending its output to ``log``; ``stop`` ends it early.
 
     Raises:
-        RunError: with the log's last lines, if it exits with an error.
+        RunError: with the log's last lines, if it exits with an error; or if it was stopped.
     """
+    stop = stop or threading.Event()
     with log.open("ab") as sink, log.open("rb") as source:
         source.seek(0, os.SEEK_END)
         process = subprocess.Popen(
@@ -71,7 +73,8 @@ def run_module(
                     on_line(line.decode(errors="replace"))
                 if ended:
                     break
-                time.sleep(0.2)
+                if stop.wait(0.2):
+                    raise RunError(f"{module} was stopped")
         except BaseException:
             process.terminate()
             process.wait()
@@ -82,6 +85,18 @@ def run_module(
             f"{module} ended with exit code {process.returncode}; the end of {log}:\n"
             + "\n".join(tail)
         )
+
+
+def check_libraries() -> None:
+    """Refuse combinations of libraries that are known not to work, before any is imported.
+
+    Raises:
+        RunError: naming them.
+    """
+    script = [sys.executable, str(PLUGIN / "compat.py")]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(done.stderr.strip())
 
 
 def read_module(module: str, argv: list[str], stdin: str | None = None) -> str:

@@ -13,11 +13,13 @@ interrupted one goes on from its last checkpoint.
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,7 @@ from tqdm import tqdm
 from . import collect, commands, provenance
 from .commands import RunError
 from .decode import decode
-from .process import exclusive, read_module, run_module, write_atomically
+from .process import check_libraries, exclusive, read_module, run_module, write_atomically
 from .score import scores
 from .training_log import parse_line, summarise
 
@@ -45,12 +47,14 @@ class Run:
         data: what ``data_prep`` reports of the prepared set.
         options: ``fairseq-train`` options.
         folder: the run's own folder.
+        stop: set it to end the run's processes; the run can be gone on with later.
     """
 
     cfg: dict[str, Any]
     data: dict[str, Any]
     options: dict[str, Any]
     folder: Path
+    stop: threading.Event = field(default_factory=threading.Event)
 
     @property
     def name(self) -> str:
@@ -65,12 +69,19 @@ class Run:
         return self.folder / "checkpoints" / "checkpoint_best.pt"
 
     @property
+    def updates(self) -> int | None:
+        """Updates to train for, if that is how the recipe bounds the training."""
+        limit = self.options.get("max_update")
+        return int(limit) if limit else None
+
+    @property
     def cpu(self) -> bool:
         return bool(self.options.get("cpu"))
 
 
 def open_run(cfg: dict[str, Any]) -> Run:
     """Prepare the pair's data if needed, and name the run."""
+    check_libraries()
     data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
     options = commands.train_options(cfg, data["length_percentile"])
     name = commands.run_name(cfg, options, data["digest"])
@@ -108,6 +119,7 @@ def train(
         runtime["core"],
         lock,
         on_line=Follower(progress),
+        stop=run.stop,
     )
     summary = {
         **start,
@@ -181,6 +193,7 @@ def make_row(
             run.cpu,
             threads=runtime["threads"],
             core=runtime["core"],
+            stop=run.stop,
         )
         text = "".join(line + "\n" for line in hypotheses)
         reference_file = Path(run.data["data"]) / f"reference.{split}.{target}"
@@ -217,7 +230,7 @@ def make_row(
 
 def bar_progress(run: Run) -> Progress:
     """A progress bar on a terminal; elsewhere a line now and then."""
-    bar = tqdm(total=int(run.options["max_update"]), unit="upd", desc="train", mininterval=1)
+    bar = tqdm(total=run.updates, unit="upd", desc="train", mininterval=1)
 
     def progress(updates: int, figures: Mapping[str, Any]) -> None:
         bar.set_postfix(figures, refresh=False)
@@ -235,8 +248,13 @@ def main(config: DictConfig) -> float:
         row = execute(run, bar_progress(run))
     except RunError as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.exit("error: no space left on the disk: free some, then run the same command again")
     except KeyboardInterrupt:
-        sys.exit("interrupted: run the same command again to go on from the last checkpoint")
+        print("\ninterrupted: the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
     return float(row["scores"]["dev"]["bleu_tok"]["score"])
 
 
