@@ -41,8 +41,11 @@ def tokenise(pairs: Iterable[Pair], langs: Pair, raw: bool) -> list[Pair]:
 
 
 def squeeze(line: str) -> str:
-    """Runs of ASCII white space to one space. Other spaces belong to words (Moses keeps them)."""
-    return " ".join(word for word in line.replace("\t", " ").split(" ") if word)
+    """Every run of white space to one space, U+00A0 and its kin included.
+
+    fairseq cuts its input at any Unicode white space, so one inside a word would be lost there.
+    """
+    return " ".join(line.split())
 
 
 def detokenise(lines: Iterable[str], lang: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Dict, Optional, Tuple
 import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
+from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from .qk_norm import QKNorm
@@ -43,7 +44,7 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
-        self.dropout = dropout
+        self.dropout_module = FairseqDropout(dropout, module_name=type(self).__name__)
         self.self_attention = self_attention
         # fairseq's order: the draws below must fall as they do there.
         self.k_proj = nn.Linear(embed_dim, embed_dim)
@@ -156,7 +157,13 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         if incremental_state is not None and self.beam_size > 1 and encoder_out.size(1) == batch:
             if batch % self.beam_size:
                 raise ValueError(f"batch {batch} is no multiple of the beam {self.beam_size}")
-            encoder_out = encoder_out[:, :: self.beam_size]
+            once = encoder_out[:, :: self.beam_size]
+            if not torch.equal(once.repeat_interleave(self.beam_size, dim=1), encoder_out):
+                raise ValueError(
+                    f"the batch does not hold each source {self.beam_size} times, as a beam of "
+                    f"{self.beam_size} does: call set_beam_size(1) before decoding otherwise"
+                )
+            encoder_out = once
             if key_padding_mask is not None:
                 key_padding_mask = key_padding_mask[:: self.beam_size]
         k, v = self._project(encoder_out, self.k_proj, self.v_proj)
@@ -191,12 +198,14 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         beam = batch // k.size(0)
         if beam > 1:  # hypotheses of one sentence become further queries of its keys
             q = q.reshape(-1, beam, heads, time, head_dim).transpose(1, 2).flatten(2, 3)
-        dropout = self.dropout if self.training else 0.0
+        # fairseq's --retain-dropout keeps it on while decoding.
+        active = self.training or self.dropout_module.apply_during_inference
+        dropout = self.dropout_module.p if active else 0.0
         weights = None
         if need_weights:
             logits = q @ k.transpose(-1, -2)
             weights = torch.softmax(logits if bias is None else logits + bias, dim=-1).type_as(q)
-            output = F.dropout(weights, dropout) @ v
+            output = F.dropout(weights, dropout, training=active) @ v
         else:
             output = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0

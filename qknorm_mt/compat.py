@@ -66,9 +66,10 @@ def problems(versions: dict[str, str], python: tuple[int, int]) -> list[str]:
             f"hydra-core {versions['hydra-core']} dropped the 1.1 compatibility mode that fairseq "
             "0.12 needs: use hydra-core 1.3"
         )
-    if torch and torch < (2, 0):
+    if torch and torch < (2, 1):
         found.append(
-            f"torch {versions['torch']} has no scaled_dot_product_attention: use torch 2.13"
+            f"torch {versions['torch']} has no scaled_dot_product_attention with a scale: "
+            "use torch 2.13"
         )
     return found
 

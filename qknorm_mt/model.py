@@ -12,8 +12,11 @@ Architectures (``--arch``):
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from typing import Any
 
+import torch
 from fairseq.data import Dictionary
 from fairseq.models import register_model, register_model_architecture
 from fairseq.models.transformer import (
@@ -23,6 +26,7 @@ from fairseq.models.transformer import (
     TransformerModelBase,
 )
 from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from .config import QKNormTransformerConfig, to_transformer_config, validate
@@ -57,8 +61,12 @@ class QKNormTransformerModel(TransformerModelBase):
         Raises:
             ValueError: for an illegal value or combination, naming field and legal values.
         """
+        if OmegaConf.is_config(cfg):  # under Hydra a named architecture comes unmerged
+            cfg = OmegaConf.merge(OmegaConf.structured(QKNormTransformerConfig), cfg)
         validate(cfg)
-        return super().build_model(to_transformer_config(cfg), task)
+        model = super().build_model(to_transformer_config(cfg), task)
+        model.register_buffer("vocabulary", fingerprint(task))
+        return model
 
     @classmethod
     def build_encoder(
@@ -82,12 +90,30 @@ class QKNormTransformerModel(TransformerModelBase):
         """Load a checkpoint's parameters; stock fairseq's go into ``qk_norm=none`` as they are.
 
         Raises:
-            ValueError: if they do not fit, saying whether normaliser, vocabulary or sizes differ.
+            ValueError: if they do not fit, saying whether vocabulary, normaliser or sizes differ.
         """
+        theirs = state_dict.get("vocabulary")
+        if theirs is None:  # stock fairseq's checkpoints carry none
+            state_dict = {**state_dict, "vocabulary": self.vocabulary}
+        elif not torch.equal(theirs.cpu(), self.vocabulary.cpu()):
+            raise ValueError(
+                "the checkpoint was trained with another vocabulary: use the data folder it was "
+                "trained on"
+            )
         try:
             return super().load_state_dict(state_dict, strict, model_cfg, args)
         except RuntimeError as error:
             raise ValueError(misfit(state_dict, self.state_dict())) from error
+
+
+def fingerprint(task: FairseqTask) -> Tensor:
+    """Eight numbers that tell vocabularies apart, kept with the parameters.
+
+    Small int64 numbers, so that averaging checkpoints leaves them as they are.
+    """
+    symbols = [task.source_dictionary.symbols, task.target_dictionary.symbols]
+    digest = hashlib.sha256(json.dumps(symbols).encode()).digest()
+    return torch.tensor([int.from_bytes(digest[i : i + 4], "big") for i in range(0, 32, 4)])
 
 
 def misfit(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> str:
@@ -101,11 +127,6 @@ def misfit(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> str:
     for name, tensor in ours.items():
         if theirs[name].shape != tensor.shape:
             sizes = f"{name} is {tuple(theirs[name].shape)}, here {tuple(tensor.shape)}"
-            if "embed_tokens" in name and theirs[name].shape[1:] == tensor.shape[1:]:
-                return (
-                    f"the checkpoint was trained with another vocabulary ({sizes}): use the data "
-                    "folder it was trained on"
-                )
             return f"the checkpoint has other sizes ({sizes})"
     return "the checkpoint does not fit the model"
 

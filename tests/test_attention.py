@@ -185,12 +185,31 @@ def test_cross_attention_keeps_keys_once_per_beam(kind: str, need_weights: bool)
     torch.testing.assert_close(shared, plain, atol=1e-5, rtol=0)
 
 
-def test_beam_that_does_not_divide_the_batch_is_refused() -> None:
+def test_a_batch_that_is_no_beam_is_refused() -> None:
     module = build("l2", self_attention=False)
     module.set_beam_size(2)
     x = torch.randn(4, 3, DIM)
     with pytest.raises(ValueError, match="batch 3 is no multiple of the beam 2"):
         module(x[:1], x, x, incremental_state={})
+    x = torch.randn(4, 4, DIM)
+    with pytest.raises(ValueError, match="does not hold each source 2 times"):
+        module(x[:1], x, x, incremental_state={})
+
+
+def test_dropout_in_training_and_where_it_is_retained() -> None:
+    x = torch.randn(6, 3, DIM)
+    module = build("l2")
+    module.dropout_module.p = 0.5
+    plain, _ = module(x, x, x)
+    torch.testing.assert_close(module(x, x, x)[0], plain)
+    retain = {"retain_dropout": True, "retain_dropout_modules": ["MultiheadAttention"]}
+    for need_weights in (False, True):
+        module.train()
+        assert (module(x, x, x, need_weights=need_weights)[0] - plain).abs().max() > 0.01
+        module.eval()
+        module.dropout_module.make_generation_fast_("self_attn", **retain)
+        assert (module(x, x, x, need_weights=need_weights)[0] - plain).abs().max() > 0.01
+        module.dropout_module.apply_during_inference = False
 
 
 @pytest.mark.parametrize("kind", QK_NORMS)

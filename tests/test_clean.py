@@ -42,8 +42,8 @@ def test_nothing_is_lost_uncounted(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_tokenised_text_only_has_its_spaces_squeezed() -> None:
-    pairs = [(" a  b\tc ", "x &apos;s\u00a0y")]
-    assert tokenise(pairs, ("gl", "en"), raw=False) == [("a b c", "x &apos;s\u00a0y")]
+    pairs = [(" a  b\tc ", "10\u00a0000 &apos;s\u3000y\u200b")]
+    assert tokenise(pairs, ("gl", "en"), raw=False) == [("a b c", "10 000 &apos;s y\u200b")]
 
 
 def test_raw_text_is_tokenised_as_moses_does_and_back() -> None:

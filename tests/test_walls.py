@@ -41,7 +41,7 @@ GOOD = {"ve-fairseq": "0.12.3", "torch": "2.13.0+cpu", "hydra-core": "1.3.8"}
         ({}, (3, 11), None),
         ({"hydra-core": "1.3.2"}, (3, 12), None),
         ({"hydra-core": "1.4.0"}, (3, 11), "hydra-core 1.4.0 dropped"),
-        ({"torch": "1.13.1"}, (3, 11), "torch 1.13.1 has no scaled_dot_product_attention"),
+        ({"torch": "2.0.1"}, (3, 11), "torch 2.0.1 has no scaled_dot_product_attention"),
         ({"fairseq": "0.12.2"}, (3, 11), "fairseq and ve-fairseq|ve-fairseq and fairseq"),
         ({"ve-fairseq": None}, (3, 11), "no fairseq distribution"),
         ({"ve-fairseq": None, "fairseq": "0.12.2"}, (3, 11), "cannot be imported on Python 3.11"),
