@@ -25,4 +25,7 @@ report: env
 env: .venv/.ready
 
 .venv/.ready: bootstrap.py constraints.txt fairseq.txt setup.py
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "error: $(PYTHON) is not there: install Python 3.11 or 3.12, or name it: make PYTHON=..."; \
+	  exit 1; }
 	$(PYTHON) bootstrap.py

@@ -18,7 +18,8 @@ NEEDED_GB = 3
 CAUSES = (
     (
         ("No space left on device", "Disk quota exceeded"),
-        "the disk is full: free about {gb} GB where {venv} is, then run the same command again",
+        "the disk is full: free about {gb} GB (10 GB for a CUDA build of torch) where {venv} and "
+        "the temporary folder (TMPDIR) are, then run the same command again",
     ),
     (
         (

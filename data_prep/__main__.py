@@ -99,6 +99,12 @@ def filter_stdin(convert: Callable[[list[str]], list[str]]) -> None:
     sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode("utf-8"))
 
 
+def explain(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no space left on the disk: free some and run again; finished stages are kept"
+    return f"{error.filename or 'a file'}: {error.strerror or error}"
+
+
 COMMANDS = {"prepare": run_prepare, "undo": run_undo, "detokenise": run_detokenise}
 
 
@@ -109,14 +115,11 @@ def main(argv: list[str] | None = None) -> int:
     except PrepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except UnicodeDecodeError as error:
+        print(f"error: standard input is not UTF-8: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        print(
-            f"error: no space left on the disk that holds {args.root}: free some and run again; "
-            "finished stages are kept",
-            file=sys.stderr,
-        )
+        print(f"error: {explain(error)}", file=sys.stderr)
         return 1
     return 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -57,7 +59,7 @@ def prepare(bitext: Bitext, config: CleanConfig, vocab_size: int, root: Path) ->
     raw = bitext_stage(bitext, root)
     cleaned = clean_stage(bitext, config, raw, root)
     pieces = subword_stage(bitext, vocab_size, cleaned, root)
-    return binarise_stage(bitext, cleaned, pieces, root)
+    return binarise_stage(bitext, raw if config.raw else None, cleaned, pieces, root)
 
 
 def read_split(stage: Stage, split: str, bitext: Bitext) -> list[tuple[str, str]]:
@@ -134,8 +136,14 @@ def subword_stage(bitext: Bitext, vocab_size: int, cleaned: Stage, root: Path) -
     return run_stage(root, "subword", 1, options, {"clean": cleaned.digest}, build)
 
 
-def binarise_stage(bitext: Bitext, cleaned: Stage, pieces: Stage, root: Path) -> Stage:
-    """fairseq's binary form with a joined dictionary, references, and L."""
+def binarise_stage(
+    bitext: Bitext, raw: Stage | None, cleaned: Stage, pieces: Stage, root: Path
+) -> Stage:
+    """fairseq's binary form with a joined dictionary, references, and L.
+
+    ``reference.<split>.<language>`` is tokenised as the hypotheses will be. Where the text came
+    ``raw``, ``plain.<split>.<language>`` is the reference as it came.
+    """
 
     def build(folder: Path) -> dict[str, Any]:
         command = [
@@ -151,28 +159,31 @@ def binarise_stage(bitext: Bitext, cleaned: Stage, pieces: Stage, root: Path) ->
         for split in ("dev", "test"):
             name = f"{split}.{bitext.target_lang}"
             shutil.copy(cleaned.path / name, folder / f"reference.{name}")
-        length = length_percentile(pieces, bitext)
+            if raw:
+                shutil.copy(raw.path / name, folder / f"plain.{name}")
+        lengths = training_lengths(pieces, bitext)
+        # Henry et al. 2020, section 3; without the end-of-sentence symbol.
+        length = float(np.percentile(lengths, LENGTH_PERCENTILE))
         return {
             "source_lang": bitext.source_lang,
             "target_lang": bitext.target_lang,
             "lines": {split: cleaned.manifest["report"][split]["lines"] for split in SPLITS},
             "dropped": cleaned.manifest["report"]["train"]["dropped"],
             "tokens": {name: count["tokens"] for name, count in pieces.manifest["report"].items()},
+            "longest": max(lengths),
             "length_percentile": length,
             "g_init": math.log2(length * length - length) if length >= 2 else None,
         }
 
     inputs = {"subword": pieces.digest, "clean": cleaned.digest}
-    return run_stage(root, "binarised", 1, {"langs": bitext.langs}, inputs, build)
+    if raw:
+        inputs["bitext"] = raw.digest
+    return run_stage(root, "binarised", 2, {"langs": bitext.langs}, inputs, build)
 
 
-def length_percentile(pieces: Stage, bitext: Bitext) -> float:
-    """97.5th percentile of training sequence lengths, source and target together.
-
-    In subword tokens without the end-of-sentence symbol (Henry et al. 2020, section 3).
-    """
-    lengths = [len(side.split()) for pair in read_split(pieces, "train", bitext) for side in pair]
-    return float(np.percentile(lengths, LENGTH_PERCENTILE))
+def training_lengths(pieces: Stage, bitext: Bitext) -> list[int]:
+    """Lengths in subword tokens of all training sequences, source and target."""
+    return [len(side.split()) for pair in read_split(pieces, "train", bitext) for side in pair]
 
 
 def run_quietly(command: list[str]) -> None:
@@ -181,5 +192,7 @@ def run_quietly(command: list[str]) -> None:
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     if done.returncode:
+        if "No space left on device" in done.stdout:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), command[2])
         tail = "\n".join(done.stdout.splitlines()[-15:])
         raise PrepError(f"{command[2]} failed with exit code {done.returncode}:\n{tail}")

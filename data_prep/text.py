@@ -70,6 +70,8 @@ def read_bitext(prefix: Path, source_lang: str, target_lang: str) -> list[tuple[
         PrepError: as :func:`read_lines`, for a language the prefix does not have, and for unequal
             line counts.
     """
+    if not prefix.name:
+        raise PrepError(f"{prefix} is a folder: give the files' prefix, as in DIR/train")
     paths = [prefix.with_name(f"{prefix.name}.{lang}") for lang in (source_lang, target_lang)]
     for path, lang in zip(paths, (source_lang, target_lang), strict=True):
         if not path.is_file():

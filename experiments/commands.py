@@ -72,8 +72,11 @@ def train_argv(
     return [
         *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
         *(*to_flags(options), *EVERY_SENTENCE),
-        # Saved, and so validated, every save_interval_updates: never at the end of an epoch.
+        # Saved and validated every save_interval_updates, not at the end of an epoch; fairseq does
+        # not validate by itself where the two coincide.
+        *("--validate-interval-updates", str(options["save_interval_updates"])),
         *("--save-dir", checkpoints, "--save-interval", "100000", "--validate-interval", "100000"),
+        *("--max-tokens-valid", "4096"),
         *("--keep-interval-updates", "1", "--no-epoch-checkpoints", "--num-workers", "0"),
         *("--log-format", "json", "--log-interval", "20"),
         *("--tensorboard-logdir", str(Path(checkpoints).with_name("tensorboard"))),
@@ -111,6 +114,25 @@ def to_flags(options: Mapping[str, Any]) -> list[str]:
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def check_options(options: Mapping[str, Any], longest: int) -> None:
+    """Refuse what fairseq would fail on, or silently do otherwise.
+
+    Raises:
+        RunError: naming the setting.
+    """
+    for name in ("max_update", "save_interval_updates"):
+        if not options.get(name):
+            raise RunError(
+                f"recipe.options.{name}={options.get(name)}: a positive number is needed (runs are "
+                "bounded, saved and validated by updates)"
+            )
+    if options.get("max_tokens") and longest + 1 > options["max_tokens"]:
+        raise RunError(
+            f"the longest training sentence has {longest} subword tokens and an end, but "
+            f"recipe.options.max_tokens={options['max_tokens']}: raise it, or lower prep.max_tokens"
+        )
 
 
 def run_name(cfg: Mapping[str, Any], options: Mapping[str, Any], data_digest: str) -> str:

@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .commands import RunError
+from .process import explain
 from .report import make_report
 from .run import execute, open_run
 
@@ -30,12 +31,14 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def compose_run(attn: str, work: Path, core: int | None, overrides: list[str]) -> dict[str, Any]:
-    places = [f"paths.work={work}", f"paths.results={work}/results"]
     settings = ["pair=toy", "recipe=demo", f"attn={attn}", *overrides]
     if core is not None:
         settings.append(f"runtime.core={core}")
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = OmegaConf.to_container(compose("config", [*settings, *places]), resolve=True)
+        config = compose("config", settings)
+    # Not as overrides: a path may hold what Hydra's grammar would read as something else.
+    config.paths.work, config.paths.results = str(work), str(work / "results")
+    cfg = OmegaConf.to_container(config, resolve=True)
     assert isinstance(cfg, dict)
     return {str(key): value for key, value in cfg.items()}
 
@@ -76,7 +79,7 @@ def train_side_by_side(runs: dict[str, Any], console: Console) -> None:
 
         jobs = [pool.submit(one, name) for name in runs]
         try:
-            for job in jobs:
+            for job in wait(jobs, return_when=FIRST_EXCEPTION).done:
                 job.result()
         except BaseException:  # Ctrl-C among them: end the processes, or the pool waits for them
             for run in runs.values():
@@ -103,6 +106,9 @@ def main(argv: list[str] | None = None) -> int:
         paths = make_report(args.work / "results")
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from the last checkpoints", file=sys.stderr)

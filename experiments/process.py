@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import subprocess
@@ -17,20 +18,27 @@ TAIL = 15
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, on_wait: Callable[[], None]) -> Iterator[int]:
+def exclusive(path: Path, on_wait: Callable[[], None], stop: threading.Event) -> Iterator[int]:
     """Hold a lock file; yields its descriptor, to be handed to child processes.
 
-    The lock lives as long as any process that holds the descriptor: if this process is killed, a
-    training it started keeps the run locked until it ends too.
+    Waits while another process holds it, until ``stop`` is set. The lock lives as long as any
+    process that holds the descriptor: if this process is killed, a training it started keeps the
+    run locked until it ends too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        waiting = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not waiting:
+                    on_wait()
+                waiting = True
+            if stop.wait(0.5):
+                raise RunError("stopped while waiting for another process")
         yield descriptor
     finally:
         os.close(descriptor)
@@ -64,7 +72,7 @@ def run_module(
         )
         try:
             if core is not None:
-                os.sched_setaffinity(process.pid, {core})
+                pin(process.pid, core)
             pending = b""
             while True:
                 ended = process.poll() is not None
@@ -85,6 +93,14 @@ def run_module(
             f"{module} ended with exit code {process.returncode}; the end of {log}:\n"
             + "\n".join(tail)
         )
+
+
+def pin(pid: int, core: int) -> None:
+    try:
+        os.sched_setaffinity(pid, {core})
+    except OSError:
+        free = sorted(os.sched_getaffinity(0))
+        raise RunError(f"runtime.core={core}: no such CPU core here; there are {free}") from None
 
 
 def check_libraries() -> None:
@@ -117,6 +133,13 @@ def read_module(module: str, argv: list[str], stdin: str | None = None) -> str:
     if done.returncode:
         raise RunError(f"{module} {argv[0]} failed")
     return done.stdout
+
+
+def explain(error: OSError) -> str:
+    """One sentence for a file that cannot be read or written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no space left on the disk: free some, then run the same command again"
+    return f"{error.filename or 'a file'}: {error.strerror or error}"
 
 
 def write_atomically(path: Path, text: str) -> None:

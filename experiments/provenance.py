@@ -26,7 +26,7 @@ def code() -> dict[str, Any]:
             return None
         return done.stdout.strip()
 
-    changes = git("status", "--porcelain", "--untracked-files=no", "--", "*.py", "conf")
+    changes = git("status", "--porcelain", "--", "*.py", "conf")
     return {"commit": git("rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
 
 
@@ -60,10 +60,22 @@ def parameters(checkpoint: Path) -> dict[str, Any]:
     # fairseq stores its config and progress beside the tensors; all of it is plain data, so the
     # unpickler may be kept from running code.
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)["model"]
-    shared = {tensor.data_ptr(): tensor.numel() for tensor in state.values()}
+    # An embedding shared by encoder, decoder and output stands there under three names.
+    embedding = state["encoder.embed_tokens.weight"]
+    trained = sum(
+        tensor.numel()
+        for name, tensor in state.items()
+        if tensor.is_floating_point()
+        and not name.endswith(".version")
+        and (tensor is embedding or not same(tensor, embedding))
+    )
     g = {
         name.removesuffix(".qk_norm.g"): round(tensor.item(), 4)
         for name, tensor in state.items()
         if name.endswith(".qk_norm.g")
     }
-    return {"parameters": sum(shared.values()), "g": g}
+    return {"parameters": trained, "g": g}
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)

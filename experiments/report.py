@@ -20,13 +20,14 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 from .collect import LEDGER, read_rows
-from .process import write_atomically
+from .commands import RunError
+from .process import explain, write_atomically
 
 COLOURS = {"none": "#999999", "l2": "#0072B2"}  # Okabe & Ito: told apart by the colour-blind
 NAMES = {"none": "baseline", "l2": "QKNorm (l2)"}
 CONDITIONS = {
-    "full": "the published sizes and schedule",
-    "cpu": "a small model, one CPU core, under 45 minutes: not comparable with published scores",
+    "full": "the published sizes and optimiser",
+    "cpu": "a small model trained on one CPU core: not comparable with published scores",
     "demo": "the generated toy pair, a few minutes of one CPU core",
 }
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -40,6 +41,8 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
             "attention": NAMES.get(row["attn"], row["attn"]),
             "condition": row["condition"],
             "seed": row["seed"],
+            "run": row["run"].rsplit("-", 1)[1],
+            "beam": f"{row['decode']['beam']}, lenpen {row['decode']['lenpen']}",
             "parameters": f"{row['parameters'] / 1e6:.2f}M",
             "updates": row["training"]["updates"],
             "dev ppl": f"{row['dev_ppl']:.2f}",
@@ -162,10 +165,13 @@ def page(rows: list[dict[str, Any]], figure: str) -> str:
 
 def describe(row: dict[str, Any]) -> str:
     training = row["training"]
-    code = training["code"]
+    starts = [
+        f"{segment['started']} at commit {segment['commit']}"
+        + (" with uncommitted changes" if segment["dirty"] else "")
+        for segment in training["segments"]
+    ]
     facts = {
-        "commit": f"{code['commit']}{' with uncommitted changes' if code['dirty'] else ''}",
-        "started": training["started"],
+        "started": "; resumed ".join(starts),
         "hardware": training["hardware"],
         "versions": ", ".join(f"{k} {v}" for k, v in training["versions"].items()),
         "data digest": row["data"]["digest"],
@@ -186,9 +192,10 @@ def renew_readme(readme: Path, text: str) -> None:
         ValueError: if the file has no such markers.
     """
     old = readme.read_text(encoding="utf-8")
-    if BEGIN not in old or END not in old:
-        raise ValueError(f"{readme} has no lines {BEGIN} and {END}")
-    head, tail = old.split(BEGIN)[0], old.split(END)[1]
+    head, begin, rest = old.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{readme} has no lines {BEGIN} and {END}, in this order")
     write_atomically(readme, f"{head}{BEGIN}\n{text}{END}{tail}")
 
 
@@ -227,8 +234,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         paths = make_report(args.results, args.readme)
-    except ValueError as error:
+    except (RunError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: {explain(error)}", file=sys.stderr)
         return 1
     print(paths["table"].read_text(encoding="utf-8"))
     print("\n".join(f"{name}: {path}" for name, path in paths.items()))

@@ -13,11 +13,12 @@ interrupted one goes on from its last checkpoint.
 
 from __future__ import annotations
 
-import errno
 import json
+import shutil
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -31,9 +32,16 @@ from tqdm import tqdm
 from . import collect, commands, provenance
 from .commands import RunError
 from .decode import decode
-from .process import check_libraries, exclusive, read_module, run_module, write_atomically
+from .process import (
+    check_libraries,
+    exclusive,
+    explain,
+    read_module,
+    run_module,
+    write_atomically,
+)
 from .score import scores
-from .training_log import parse_line, summarise
+from .training_log import is_finished, parse_line, summarise
 
 Progress = Callable[[int, Mapping[str, Any]], None]
 
@@ -69,10 +77,9 @@ class Run:
         return self.folder / "checkpoints" / "checkpoint_best.pt"
 
     @property
-    def updates(self) -> int | None:
-        """Updates to train for, if that is how the recipe bounds the training."""
-        limit = self.options.get("max_update")
-        return int(limit) if limit else None
+    def updates(self) -> int:
+        """Updates to train for."""
+        return int(self.options["max_update"])
 
     @property
     def cpu(self) -> bool:
@@ -84,6 +91,7 @@ def open_run(cfg: dict[str, Any]) -> Run:
     check_libraries()
     data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
     options = commands.train_options(cfg, data["length_percentile"])
+    commands.check_options(options, data["longest"])
     name = commands.run_name(cfg, options, data["digest"])
     return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)
 
@@ -91,8 +99,9 @@ def open_run(cfg: dict[str, Any]) -> Run:
 def execute(run: Run, progress: Progress | None = None, say: Callable[..., None] = print) -> dict:
     """Do what is missing of a run; return its row."""
     say(f"run: {run.name}")
-    with exclusive(run.folder / "lock", lambda: say("another process has this run: waiting")) as fd:
-        summary = train(run, fd, progress, say)
+    waiting = "another process has this run: waiting for it"
+    with exclusive(run.folder / "lock", lambda: say(waiting), run.stop) as lock:
+        summary = train(run, lock, progress, say)
         return score(run, summary, say)
 
 
@@ -109,26 +118,58 @@ def train(
         say(f"trained already: {done}")
         return json.loads(done.read_text(encoding="utf-8"))
     log = run.folder / "train.log"
-    runtime = run.cfg["runtime"]
-    start = {"code": provenance.code(), "started": datetime.now(UTC).isoformat("T", "seconds")}
-    run_module(
-        "fairseq_cli.train",
-        argv,
-        log,
-        runtime["threads"],
-        runtime["core"],
-        lock,
-        on_line=Follower(progress),
-        stop=run.stop,
-    )
+    segments = run.folder / "segments.json"
+    # A runner may be killed and leave its training to end by itself.
+    if not (log.exists() and is_finished(read_log(log))):
+        repair_checkpoints(run.folder / "checkpoints")
+        begin_segment(segments)
+        runtime = run.cfg["runtime"]
+        run_module(
+            "fairseq_cli.train",
+            argv,
+            log,
+            runtime["threads"],
+            runtime["core"],
+            lock,
+            on_line=Follower(progress),
+            stop=run.stop,
+        )
     summary = {
-        **start,
-        **summarise(log.read_text(encoding="utf-8", errors="replace").splitlines()),
-        "hardware": provenance.hardware(run.cpu, runtime["threads"]),
+        "segments": json.loads(segments.read_text(encoding="utf-8")),
+        **summarise(read_log(log)),
+        "hardware": provenance.hardware(run.cpu, run.cfg["runtime"]["threads"]),
         "versions": provenance.versions(),
     }
     write_atomically(done, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def read_log(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").split("\n")
+
+
+def begin_segment(path: Path) -> None:
+    """Note code and time of a start: a resumed training may have seen several commits."""
+    segments = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    now = datetime.now(UTC).isoformat("T", "seconds")
+    segments.append({"started": now, **provenance.code()})
+    write_atomically(path, json.dumps(segments) + "\n")
+
+
+def repair_checkpoints(folder: Path) -> None:
+    """Replace a last or best checkpoint that a kill cut short.
+
+    fairseq writes each checkpoint whole under its number, then copies it, not atomically, to the
+    names best and last: one that is no whole archive was being copied from the newest number.
+    """
+    numbered = [p for p in folder.glob("checkpoint_*_*.pt") if zipfile.is_zipfile(p)]
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        path = folder / name
+        if path.exists() and not zipfile.is_zipfile(path) and numbered:
+            newest = max(numbered, key=lambda p: int(p.stem.rsplit("_", 1)[1]))
+            partial = path.with_suffix(".partial")
+            shutil.copyfile(newest, partial)
+            partial.replace(path)
 
 
 class Follower:
@@ -204,7 +245,8 @@ def make_row(
         )
         split_scores[split] = scores(hypotheses, reference.split("\n")[:-1], plain, plain_reference)
         write_atomically(folder / f"{split}.{target}", text)
-    best = min(summary["dev"], key=lambda point: point["loss"])
+    # Of equal losses fairseq keeps the later checkpoint.
+    best = min(summary["dev"], key=lambda point: (point["loss"], -point["updates"]))
     return {
         "run": run.name,
         "pair": run.cfg["pair"]["name"],
@@ -228,6 +270,24 @@ def make_row(
     }
 
 
+def references(run: Run, split: str) -> tuple[list[str], list[str]]:
+    """Tokenised and plain reference; the plain one is the user's own text if that came raw."""
+    data, name = Path(run.data["data"]), f"{split}.{run.langs[1]}"
+    tokenised = (data / f"reference.{name}").read_text(encoding="utf-8")
+    plain = data / f"plain.{name}"
+    if plain.exists():
+        return to_lines(tokenised), to_lines(plain.read_text(encoding="utf-8"))
+    return to_lines(tokenised), detokenised(tokenised, run.langs[1])
+
+
+def detokenised(text: str, lang: str) -> list[str]:
+    return to_lines(read_module("data_prep", ["detokenise", lang], stdin=text))
+
+
+def to_lines(text: str) -> list[str]:
+    return text.split("\n")[:-1]
+
+
 def bar_progress(run: Run) -> Progress:
     """A progress bar on a terminal; elsewhere a line now and then."""
     bar = tqdm(total=run.updates, unit="upd", desc="train", mininterval=1)
@@ -249,9 +309,7 @@ def main(config: DictConfig) -> float:
     except RunError as error:
         sys.exit(f"error: {error}")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        sys.exit("error: no space left on the disk: free some, then run the same command again")
+        sys.exit(f"error: {explain(error)}")
     except KeyboardInterrupt:
         print("\ninterrupted: the same command goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)

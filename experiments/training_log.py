@@ -22,6 +22,11 @@ def parse_line(line: str) -> tuple[str, dict[str, Any]] | None:
     return parts[2], figures
 
 
+def is_finished(lines: Iterable[str]) -> bool:
+    """Whether the training came to its own end."""
+    return any(" | fairseq_cli.train | done training in " in line for line in lines)
+
+
 def summarise(lines: Iterable[str]) -> dict[str, Any]:
     """Curve on dev and speed of a whole training, resumed ones included.
 

@@ -62,7 +62,9 @@ class QKNormTransformerModel(TransformerModelBase):
             ValueError: for an illegal value or combination, naming field and legal values.
         """
         if OmegaConf.is_config(cfg):  # under Hydra a named architecture comes unmerged
-            cfg = OmegaConf.merge(OmegaConf.structured(QKNormTransformerConfig), cfg)
+            cfg = OmegaConf.merge(  # type: ignore[assignment]
+                OmegaConf.structured(QKNormTransformerConfig), cfg
+            )
         validate(cfg)
         model = super().build_model(to_transformer_config(cfg), task)
         model.register_buffer("vocabulary", fingerprint(task))

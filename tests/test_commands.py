@@ -83,6 +83,15 @@ def test_a_missing_mirror_says_what_to_give(tmp_path: Path) -> None:
         commands.prepare_argv(composed("pair=gl-en", f"data.mirror={tmp_path}/nowhere"))
 
 
+def test_recipes_that_fairseq_would_trip_over_are_refused() -> None:
+    options = commands.train_options(composed(), 41.0)
+    commands.check_options(options, longest=1023)
+    with pytest.raises(RunError, match=r"has 1024 subword tokens .*max_tokens=1024: raise it"):
+        commands.check_options(options, longest=1024)
+    with pytest.raises(RunError, match=r"recipe.options.max_update=None: a positive number"):
+        commands.check_options({**options, "max_update": None}, longest=9)
+
+
 def test_a_run_is_named_by_what_it_is() -> None:
     cfg = composed()
     options = commands.train_options(cfg, 41.0)

@@ -108,8 +108,9 @@ def test_the_same_input_elsewhere_gives_the_same_digest(prepared: tuple, tmp_pat
         (lambda f: (f / "train.gl").write_bytes(b"\x80\n"), "train.gl, line 1: not UTF-8"),
         (lambda f: (f / "test.en").write_text(""), "test.en: the file is empty"),
         (lambda f: (f / "test.en").unlink(), "language 'en' is not in this bitext"),
+        (lambda f: (f / "root").write_text(""), r"root: (File exists|Not a directory)"),
     ],
-    ids=["unequal", "binary", "empty", "missing"],
+    ids=["unequal", "binary", "empty", "missing", "root"],
 )
 def test_bad_input_is_one_clear_error(tmp_path: Path, damage, message: str) -> None:
     argv = write_bitext(tmp_path)
@@ -119,7 +120,7 @@ def test_bad_input_is_one_clear_error(tmp_path: Path, damage, message: str) -> N
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert re.search(message, done.stderr)
-    assert not (tmp_path / "root").exists()
+    assert not (tmp_path / "root").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -155,6 +156,29 @@ def test_a_full_disk_is_one_clear_error_and_earlier_stages_stay(tmp_path: Path) 
         assert not list(disk.glob("*.partial"))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_raw_text_keeps_its_own_reference(tmp_path: Path) -> None:
+    argv = write_bitext(tmp_path)
+    (tmp_path / "dev.en").write_text("One, two.\n" * 5)
+    done = data_prep("prepare", *argv, *TINY, "--root", str(tmp_path / "root"), "--raw")
+    data = Path(json.loads(done.stdout)["data"])
+    assert (data / "plain.dev.en").read_text() == "One, two.\n" * 5
+    assert (data / "reference.dev.en").read_text() == "One , two .\n" * 5
+
+
+def test_filters_explain_bad_input(tmp_path: Path) -> None:
+    done = data_prep("prepare", "--train", "/", "--dev", "/", "--test", "/", *TINY, "--root", "x")
+    assert "error: / is a folder: give the files' prefix" in done.stderr
+    bad = subprocess.run(
+        [sys.executable, "-m", "data_prep", "detokenise", "en"],
+        cwd=ROOT,
+        input=b"\xff\n",
+        capture_output=True,
+        check=False,
+    )
+    assert bad.returncode == 1
+    assert b"error: standard input is not UTF-8" in bad.stderr
 
 
 def test_undo_of_something_else_is_refused(tmp_path: Path) -> None:

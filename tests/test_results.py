@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -22,11 +22,13 @@ ROW = {
     "condition": "demo",
     "seed": 1,
     "options": {"lr": 0.1},
-    "decode": {"beam": 4},
+    "decode": {"beam": 4, "lenpen": 1.0},
     "data": {"digest": "d", "lines": {}, "tokens": {}, "length_percentile": 41.0, "g_init": 10.7},
     "training": {
-        "code": {"commit": "c0ffee", "dirty": False},
-        "started": "2026-11-29T00:00:00+00:00",
+        "segments": [
+            {"started": "2026-11-29T00:00:00+00:00", "commit": "c0ffee", "dirty": False},
+            {"started": "2026-11-29T01:00:00+00:00", "commit": "decaf", "dirty": True},
+        ],
         "dev": [{"updates": 10, "loss": 3.0, "ppl": 8.0}, {"updates": 20, "loss": 2.0, "ppl": 4.0}],
         "words_per_second": 1000,
         "updates": 20,
@@ -51,13 +53,22 @@ ROW = {
 def test_a_row_of_the_same_run_and_decoding_is_replaced(tmp_path: Path) -> None:
     collect.put_row(tmp_path, ROW)
     collect.put_row(tmp_path, {**ROW, "run": "toy/demo-l2/seed1-def"})
-    collect.put_row(tmp_path, {**ROW, "decode": {"beam": 1}})
+    collect.put_row(tmp_path, {**ROW, "decode": {"beam": 1, "lenpen": 1.0}})
     collect.put_row(tmp_path, {**ROW, "dev_ppl": 3.0})
     rows = collect.read_rows(tmp_path)
-    assert len(rows) == 3
-    assert [
-        r["dev_ppl"] for r in rows if r["run"] == ROW["run"] and r["decode"] == {"beam": 4}
-    ] == [3.0]
+    assert [(r["run"][9:11], r["decode"]["beam"], r["dev_ppl"]) for r in rows] == [
+        ("no", 4, 3.0),
+        ("l2", 4, 4.0),
+        ("no", 1, 4.0),
+    ]
+
+
+def test_a_broken_ledger_names_the_line(tmp_path: Path) -> None:
+    collect.put_row(tmp_path, ROW)
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write("\n<<<<<<< HEAD\n")
+    with pytest.raises(RunError, match=r"runs.jsonl, line 3: not JSON"):
+        collect.read_rows(tmp_path)
 
 
 def test_report(tmp_path: Path) -> None:
@@ -73,7 +84,8 @@ def test_report(tmp_path: Path) -> None:
     text = readme.read_text()
     assert text == f"before\n{report.BEGIN}\n{table}{report.END}\nafter\n"
     page = paths["page"].read_text()
-    assert "c0ffee" in page
+    assert "00:00:00+00:00 at commit c0ffee; resumed" in page
+    assert "at commit decaf with uncommitted changes" in page
     assert "<svg" in page
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     report.make_report(tmp_path, readme)
@@ -110,16 +122,25 @@ def test_unequal_numbers_of_lines_are_refused() -> None:
         scores(["a", "b"], ["a"], ["a", "b"], ["a"])
 
 
+def committed(path: str) -> str:
+    """A file as HEAD has it: a user's own runs add to results/, which makes no test fail."""
+    done = subprocess.run(
+        ["git", "-C", str(ROOT), "show", f"HEAD:{path}"], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"not in a git clone, or {path} is not committed")
+    return done.stdout.decode("utf-8")
+
+
 def test_the_committed_report_is_made_of_the_committed_rows(tmp_path: Path) -> None:
-    results = ROOT / "results"
-    for row in collect.read_rows(results):
-        collect.put_row(tmp_path, row)
-        for path in row["hypotheses"].values():
-            assert (results / path).is_file(), path
-    paths = report.make_report(tmp_path)
-    for path in paths.values():
-        committed = results / path.relative_to(tmp_path)
-        assert committed.read_text("utf-8") == path.read_text("utf-8"), "run `make report`"
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert paths["table"].read_text("utf-8") in readme, "run `make report`"
-    assert json.loads((results / "runs.jsonl").read_text("utf-8").splitlines()[0])
+    (tmp_path / collect.LEDGER).write_text(committed("results/runs.jsonl"), "utf-8")
+    readme = tmp_path / "README.md"
+    readme.write_text(committed("README.md"), "utf-8")
+    paths = report.make_report(tmp_path, readme)
+    for path in (*paths.values(), readme):
+        name = str(path.relative_to(tmp_path))
+        name = name if path == readme else f"results/{name}"
+        assert committed(name) == path.read_text("utf-8"), f"{name} is stale: run `make report`"
+    for row in collect.read_rows(tmp_path):
+        for split, path in row["hypotheses"].items():
+            assert committed(f"results/{path}").count("\n") == row["data"]["lines"][split]
