@@ -67,7 +67,7 @@ def parameters(checkpoint: Path) -> dict[str, Any]:
         for name, tensor in state.items()
         if tensor.is_floating_point()
         and not name.endswith(".version")
-        and (tensor is embedding or not same(tensor, embedding))
+        and (name == "encoder.embed_tokens.weight" or not same(tensor, embedding))
     )
     g = {
         name.removesuffix(".qk_norm.g"): round(tensor.item(), 4)

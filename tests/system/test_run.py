@@ -96,11 +96,10 @@ def test_another_decoding_does_not_train_again(finished: tuple[Path, str], tmp_p
     assert row["decode"]["lenpen"] == 0.5
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(finished: tuple[Path, str], tmp_path: Path) -> None:
-    """SIGKILL of runner and training together after the first checkpoint; then the same command."""
-    folder, _ = finished
+def start(folder: Path) -> subprocess.Popen:
+    """Start a run and return when its first checkpoint is written."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "experiments.run", *settings(tmp_path)],
+        [sys.executable, "-m", "experiments.run", *settings(folder)],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -108,22 +107,55 @@ def test_a_killed_run_goes_on_and_ends_the_same(finished: tuple[Path, str], tmp_
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("work/runs/*/*/*/checkpoints/checkpoint_last.pt")):
+    while not list(folder.glob("work/runs/*/*/*/checkpoints/checkpoint_last.pt")):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    return process
+
+
+def check_equal(folder: Path, whole: dict) -> None:
+    row = read_row(folder)
+    assert row["run"] == whole["run"]
+    assert row["training"]["dev"] == whole["training"]["dev"]
+    assert row["g"] == whole["g"]
+    assert row["scores"] == whole["scores"]
+
+
+def test_a_killed_run_goes_on_and_ends_the_same(finished: tuple[Path, str], tmp_path: Path) -> None:
+    """SIGKILL of runner and training together after the first checkpoint; then the same command."""
+    process = start(tmp_path)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not list(tmp_path.glob("work/runs/*/*/*/trained.json"))
     done = run("experiments.run", *settings(tmp_path))
     assert done.returncode == 0, done.stdout
-    killed, whole = read_row(tmp_path), read_row(folder)
     (log,) = tmp_path.glob("work/runs/*/*/*/train.log")
     assert "Loaded checkpoint" in log.read_text()
-    assert killed["run"] == whole["run"]
-    assert killed["training"]["dev"] == whole["training"]["dev"]
-    assert killed["g"] == whole["g"]
-    assert killed["scores"] == whole["scores"]
+    assert len(read_row(tmp_path)["training"]["segments"]) == 2
+    check_equal(tmp_path, read_row(finished[0]))
+
+
+def test_a_killed_runner_leaves_its_training_to_end_once(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    """SIGKILL of the runner alone: the next one waits for the orphan and does not train again."""
+    process = start(tmp_path)
+    process.kill()
+    process.wait()
+    done = run("experiments.run", *settings(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "another process has this run: waiting" in done.stdout
+    assert len(read_row(tmp_path)["training"]["segments"]) == 1
+    check_equal(tmp_path, read_row(finished[0]))
+
+
+def test_ctrl_c_stops_the_training_and_says_how_to_go_on(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    group = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, check=False)
+    assert group.stdout == b""
 
 
 def test_a_failing_training_shows_the_end_of_its_log(tmp_path: Path) -> None:
