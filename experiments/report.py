@@ -79,21 +79,30 @@ def signatures(rows: list[dict[str, Any]]) -> dict[str, str]:
     return found
 
 
-def notes(rows: list[dict[str, Any]]) -> list[str]:
-    """What the figures are and are not, as Markdown list items."""
+def notes(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """What the figures are and are not: a term, text, and something to be shown as code."""
     conditions = sorted({row["condition"] for row in rows})
-    lines = [f"*{name}*: {CONDITIONS.get(name, 'see its recipe')}." for name in conditions]
-    lines += [f"{name}: `{signature}`." for name, signature in signatures(rows).items()]
     return [
-        *lines,
-        "BLEU is of tokenised text, as in the paper; sacreBLEU and chrF2 of detokenised text. "
-        "The checkpoint with the best dev loss is scored, once.",
+        *((name, CONDITIONS.get(name, "see its recipe"), "") for name in conditions),
+        *((name, "", signature) for name, signature in signatures(rows).items()),
+        (
+            "scores",
+            "BLEU is of tokenised text, as in the paper; sacreBLEU and chrF2 of detokenised text. "
+            "The checkpoint with the best dev loss is scored, once",
+            "",
+        ),
     ]
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    items = "\n".join(f"- {note}" for note in notes(rows))
-    return f"{table(rows).to_markdown(index=False, disable_numparse=True)}\n\n{items}\n"
+    """The columns that fit a page, and the notes."""
+    columns = table(rows).drop(columns=["beam", "parameters", "updates", "words/s"])
+    items = [
+        f"- *{term}*: {text}{f'`{code}`' if code else ''}." for term, text, code in notes(rows)
+    ]
+    return (
+        columns.to_markdown(index=False, disable_numparse=True) + "\n\n" + "\n".join(items) + "\n"
+    )
 
 
 def plot_curves(rows: list[dict[str, Any]], path: Path) -> None:
@@ -117,6 +126,8 @@ def plot_curves(rows: list[dict[str, Any]], path: Path) -> None:
                 marker=".",
             )
         axis.set(xlabel="updates", ylabel="dev perplexity (per subword)", yscale="log")
+        for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            formatter("{x:g}")
         axis.set_title(f"{pair} ({condition})")
         axis.grid(alpha=0.3, which="both")
         axis.legend()
@@ -135,7 +146,7 @@ body {{ margin: 2rem auto; padding: 0 1rem; }}
 .wide {{ overflow-x: auto; }}
 table {{ border-collapse: collapse; }}
 th, td {{ padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #8886; }}
-th:nth-child(-n+3), td:nth-child(-n+3) {{ text-align: left; }}
+th:nth-child(-n+3), td:nth-child(-n+3) {{ text-align: left; white-space: nowrap; }}
 svg {{ max-width: 100%; height: auto; background: white; }}
 pre {{ overflow-x: auto; }}
 </style></head><body>
@@ -157,7 +168,11 @@ def page(rows: list[dict[str, Any]], figure: str) -> str:
         f"{html.escape(describe(row))}</pre></details>"
         for row in sorted(rows, key=sort_key)
     )
-    items = "".join(f"<li>{html.escape(note)}</li>" for note in notes(rows))
+    items = "".join(
+        f"<li><b>{html.escape(term)}</b>: {html.escape(text)}"
+        f"{f'<code>{html.escape(code)}</code>' if code else ''}</li>"
+        for term, text, code in notes(rows)
+    )
     svg = figure[figure.index("<svg") :]
     body = table(rows).to_html(index=False, border=0)
     return PAGE.format(table=body, notes=items, figure=svg, details=details)
