@@ -66,10 +66,14 @@ def train_side_by_side(runs: dict[str, Any], console: Console) -> None:
             run = runs[name]
             task = bars.add_task(name, total=run.updates, figures="")
 
+            last_dev = None
+
             def progress(updates: int, figures: Mapping[str, Any]) -> None:
+                nonlocal last_dev
                 text = "  ".join(f"{key} {value}" for key, value in figures.items())
                 bars.update(task, completed=updates, figures=text)
-                if not console.is_terminal and "dev_ppl" in figures:
+                if not console.is_terminal and figures.get("dev_ppl") != last_dev:
+                    last_dev = figures["dev_ppl"]
                     say(f"{updates} updates  {text}")
 
             def say(message: str) -> None:
