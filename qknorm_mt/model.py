@@ -26,11 +26,13 @@ from fairseq.models.transformer import (
     TransformerModelBase,
 )
 from fairseq.tasks import FairseqTask
-from omegaconf import OmegaConf
+from hydra.core.hydra_config import HydraConfig
 from torch import Tensor, nn
 
 from .config import QKNormTransformerConfig, to_transformer_config, validate
 from .layers import DecoderLayer, EncoderLayer, wrap
+
+NAME = "transformer_qknorm"
 
 
 class Encoder(TransformerEncoderBase):
@@ -45,7 +47,7 @@ class Decoder(TransformerDecoderBase):
         return wrap(DecoderLayer(cfg, no_encoder_attn), cfg)
 
 
-@register_model("transformer_qknorm", dataclass=QKNormTransformerConfig)
+@register_model(NAME, dataclass=QKNormTransformerConfig)
 class QKNormTransformerModel(TransformerModelBase):
     """Encoder-decoder transformer with query-key normalisation (Henry et al. 2020)."""
 
@@ -61,9 +63,12 @@ class QKNormTransformerModel(TransformerModelBase):
         Raises:
             ValueError: for an illegal value or combination, naming field and legal values.
         """
-        if OmegaConf.is_config(cfg):  # under Hydra a named architecture comes unmerged
-            cfg = OmegaConf.merge(  # type: ignore[assignment]
-                OmegaConf.structured(QKNormTransformerConfig), cfg
+        # fairseq-hydra-train fills in the dataclass's defaults before it looks up an architecture,
+        # whose sizes would then silently never apply.
+        if HydraConfig.initialized() and cfg._name != NAME:
+            raise ValueError(
+                f"model._name={cfg._name!r} is not allowed under Hydra: legal is {NAME}, with the "
+                "sizes as model.encoder_layers and so on"
             )
         validate(cfg)
         model = super().build_model(to_transformer_config(cfg), task)
@@ -141,11 +146,11 @@ def set_sizes(args: argparse.Namespace, width: int, ffn: int, layers: int, heads
             setattr(args, f"{side}_{name}", getattr(args, f"{side}_{name}", value))
 
 
-@register_model_architecture("transformer_qknorm", "transformer_qknorm_4x4")
+@register_model_architecture(NAME, "transformer_qknorm_4x4")
 def transformer_qknorm_4x4(args: argparse.Namespace) -> None:
     set_sizes(args, width=512, ffn=2048, layers=4, heads=4)
 
 
-@register_model_architecture("transformer_qknorm", "transformer_qknorm_cpu")
+@register_model_architecture(NAME, "transformer_qknorm_cpu")
 def transformer_qknorm_cpu(args: argparse.Namespace) -> None:
     set_sizes(args, width=128, ffn=512, layers=3, heads=4)
