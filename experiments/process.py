@@ -58,6 +58,7 @@ def run_module(
 
     Raises:
         RunError: with the log's last lines, if it exits with an error; or if it was stopped.
+        OSError: if it ran out of disk space.
     """
     stop = stop or threading.Event()
     with log.open("ab") as sink, log.open("rb") as source:
@@ -89,6 +90,8 @@ def run_module(
             raise
     if process.returncode:
         tail = log.read_text(errors="replace").splitlines()[-TAIL:]
+        if any("No space left on device" in line for line in tail):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(log.parent))
         raise RunError(
             f"{module} ended with exit code {process.returncode}; the end of {log}:\n"
             + "\n".join(tail)

@@ -289,10 +289,13 @@ def to_lines(text: str) -> list[str]:
 
 
 def bar_progress(run: Run) -> Progress:
-    """A progress bar on a terminal; elsewhere a line now and then."""
-    bar = tqdm(total=run.updates, unit="upd", desc="train", mininterval=1)
+    """A progress bar that appears with the first figures; a resumed one starts where it was."""
+    bar: tqdm | None = None
 
     def progress(updates: int, figures: Mapping[str, Any]) -> None:
+        nonlocal bar
+        if bar is None:
+            bar = tqdm(total=run.updates, initial=updates, unit="upd", desc="train", mininterval=1)
         bar.set_postfix(figures, refresh=False)
         bar.update(updates - bar.n)
 
@@ -305,7 +308,7 @@ def main(config: DictConfig) -> float:
     assert isinstance(cfg, dict)
     try:
         run = open_run({str(key): value for key, value in cfg.items()})
-        row = execute(run, bar_progress(run))
+        row = execute(run, bar_progress(run), say=tqdm.write)
     except RunError as error:
         sys.exit(f"error: {error}")
     except OSError as error:

@@ -67,6 +67,23 @@ def test_a_process_can_be_stopped(tmp_path: Path) -> None:
         run_module("http.server", ["0"], log, on_line=lambda line: stop.set(), stop=stop)
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "message"),
+    [
+        ("OSError: [Errno 28] No space left on device", OSError, "No space left"),
+        ("ValueError: dropout=2", RunError, r"tool ended with exit code 3; .*\n.*dropout=2"),
+    ],
+    ids=["disk", "other"],
+)
+def test_a_failing_tool_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, error: type, message: str
+) -> None:
+    (tmp_path / "tool.py").write_text(f"print({said!r}); raise SystemExit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(error, match=message):
+        run_module("tool", [], tmp_path / "log")
+
+
 def test_a_core_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"runtime.core=4000: no such CPU core here; there are \[0"):
         run_module("this", [], tmp_path / "log", core=4000)
