@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .commands import RunError
+from .plan import open_run
 from .process import explain
 from .report import make_report
-from .run import execute, open_run
+from .run import execute
 
 VARIANTS = ("none", "l2")
 CONF = Path(__file__).resolve().parents[1] / "conf"

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from experiments.commands import RunError
+from experiments.evaluate import references
+from experiments.plan import Run
 from experiments.process import exclusive, run_module, write_atomically
 from experiments.provenance import parameters
-from experiments.run import begin_segment, repair_checkpoints
+from experiments.train import begin_segment, repair_checkpoints
 from experiments.training_log import is_finished
 
 
@@ -85,7 +87,7 @@ def test_a_failing_tool_is_explained(
 
 
 def test_a_core_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"runtime.core=4000: no such CPU core here; there are \[0"):
+    with pytest.raises(RunError, match=r"runtime.core=4000: no such CPU core here; there are \[\d"):
         run_module("this", [], tmp_path / "log", core=4000)
 
 
@@ -112,3 +114,12 @@ def test_shared_embeddings_count_once(tmp_path: Path) -> None:
         "parameters": 41,
         "g": {"encoder.layers.0.self_attn": 9.8765},
     }
+
+
+def test_the_plain_reference_is_the_users_own_text_where_it_came_raw(tmp_path: Path) -> None:
+    cfg = {"pair": {"source_lang": "gl", "target_lang": "en"}}
+    run = Run(cfg, {"data": str(tmp_path)}, {}, tmp_path)
+    (tmp_path / "reference.dev.en").write_text("It &apos;s &quot; so &quot; .\n\n")
+    assert references(run, "dev") == (["It &apos;s &quot; so &quot; .", ""], ['It\'s "so".', ""])
+    (tmp_path / "plain.dev.en").write_text("It\u2019s \u201cso\u201d.\n\n")
+    assert references(run, "dev")[1] == ["It\u2019s \u201cso\u201d.", ""]

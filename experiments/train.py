@@ -1,0 +1,106 @@
+"""Training a run: started, followed, resumed after whatever ended it early."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from . import commands, provenance
+from .plan import Run
+from .process import run_module, write_atomically
+from .training_log import is_finished, parse_line, summarise
+
+# Called with the updates done and the newest figures.
+Progress = Callable[[int, Mapping[str, Any]], None]
+
+
+def train(
+    run: Run, lock: int, progress: Progress | None, say: Callable[..., None]
+) -> dict[str, Any]:
+    """Train to the end, from the last checkpoint if there is one; return the log's summary."""
+    done = run.folder / "trained.json"
+    argv = commands.train_argv(
+        run.options, run.data["data"], str(run.folder / "checkpoints"), run.langs
+    )
+    say(f"training command:\n\n  {commands.pasteable('fairseq-train', argv)}\n")
+    if done.exists():
+        say(f"trained already: {done}")
+        return json.loads(done.read_text(encoding="utf-8"))
+    log = run.folder / "train.log"
+    segments = run.folder / "segments.json"
+    # A runner may be killed and leave its training to end by itself.
+    if not (log.exists() and is_finished(read_log(log))):
+        repair_checkpoints(run.folder / "checkpoints")
+        begin_segment(segments)
+        runtime = run.cfg["runtime"]
+        run_module(
+            "fairseq_cli.train",
+            argv,
+            log,
+            runtime["threads"],
+            runtime["core"],
+            lock,
+            on_line=Follower(progress),
+            stop=run.stop,
+        )
+    summary = {
+        "segments": json.loads(segments.read_text(encoding="utf-8")),
+        **summarise(read_log(log)),
+        "hardware": provenance.hardware(run.cpu, run.cfg["runtime"]["threads"]),
+        "versions": provenance.versions(),
+    }
+    write_atomically(done, json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def read_log(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8", errors="replace").split("\n")
+
+
+def begin_segment(path: Path) -> None:
+    """Note code and time of a start: a resumed training may have seen several commits."""
+    segments = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    now = datetime.now(UTC).isoformat("T", "seconds")
+    segments.append({"started": now, **provenance.code()})
+    write_atomically(path, json.dumps(segments) + "\n")
+
+
+def repair_checkpoints(folder: Path) -> None:
+    """Replace a last or best checkpoint that a kill cut short.
+
+    fairseq writes each checkpoint whole under its number, then copies it, not atomically, to the
+    names best and last: one that is no whole archive was being copied from the newest number.
+    """
+    numbered = [p for p in folder.glob("checkpoint_*_*.pt") if zipfile.is_zipfile(p)]
+    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
+        path = folder / name
+        if path.exists() and not zipfile.is_zipfile(path) and numbered:
+            newest = max(numbered, key=lambda p: int(p.stem.rsplit("_", 1)[1]))
+            partial = path.with_suffix(".partial")
+            shutil.copyfile(newest, partial)
+            partial.replace(path)
+
+
+class Follower:
+    """Tells ``progress`` of the updates done, and the newest figures, as log lines come in."""
+
+    def __init__(self, progress: Progress | None):
+        self.progress = progress
+        self.figures: dict[str, Any] = {}
+
+    def __call__(self, line: str) -> None:
+        parsed = parse_line(line)
+        if parsed is None or self.progress is None:
+            return
+        kind, figures = parsed
+        if kind == "train_inner":
+            self.figures |= {"ppl": figures["ppl"], "words/s": figures["wps"]}
+            self.progress(int(figures["num_updates"]), self.figures)
+        elif kind == "valid":
+            self.figures["dev_ppl"] = figures["valid_ppl"]
+            self.progress(int(figures["valid_num_updates"]), self.figures)
