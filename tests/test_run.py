@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from pathlib import Path
 
@@ -50,6 +51,15 @@ def test_every_start_of_a_training_is_noted(tmp_path: Path) -> None:
         begin_segment(tmp_path / "segments.json")
     segments = json.loads((tmp_path / "segments.json").read_text())
     assert [sorted(segment) for segment in segments] == [["commit", "dirty", "started"]] * 2
+
+
+def test_a_lock_outlives_its_holder_in_the_child_that_was_given_it(tmp_path: Path) -> None:
+    waited = []
+    with exclusive(tmp_path / "lock", lambda: None, threading.Event()) as lock:
+        child = subprocess.Popen(["sleep", "1"], pass_fds=(lock,))
+    with exclusive(tmp_path / "lock", lambda: waited.append(child.poll()), threading.Event()):
+        assert child.wait(timeout=0.1) == 0
+    assert waited == [None]
 
 
 def test_waiting_for_a_lock_can_be_stopped(tmp_path: Path) -> None:
