@@ -35,6 +35,7 @@ examples:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m data_prep",
+        allow_abbrev=False,
         description=__doc__,
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True)
     p = commands.add_parser(
         "prepare",
+        allow_abbrev=False,
         help="bitext files to a binarised set; prints its folder, L and g_init as JSON",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -54,9 +56,18 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--root", type=Path, required=True, help="folder that the stages go into")
     p.add_argument("--vocab-size", type=int, required=True, help="joint subword types")
     p.add_argument("--raw", action="store_true", help="text is untokenised: apply Moses")
-    p.add_argument("--max-tokens", type=int, default=200, help="longest training side, in words")
-    p.add_argument("--max-ratio", type=float, default=2.0, help="largest ratio of lengths")
-    p.add_argument("--ratio-from", type=int, default=6, help="shortest longer side it applies to")
+    p.add_argument(
+        "--max-tokens",
+        type=int,
+        default=200,
+        help="longest training side, in words (default: %(default)s)",
+    )
+    p.add_argument(
+        "--max-ratio", type=float, default=2.0, help="largest ratio of lengths (%(default)s)"
+    )
+    p.add_argument(
+        "--ratio-from", type=int, default=6, help="shortest longer side it applies to (%(default)s)"
+    )
     p.add_argument("--keep-duplicates", action="store_true", help="keep equal training pairs")
     p = commands.add_parser("undo", help="subword lines on stdin to words on stdout")
     p.add_argument("data", type=Path, help="binarised set whose subwords these are")

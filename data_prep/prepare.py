@@ -56,10 +56,25 @@ def prepare(bitext: Bitext, config: CleanConfig, vocab_size: int, root: Path) ->
     Raises:
         PrepError: if the input is at fault, with file and line.
     """
+    check(bitext, config, vocab_size)
     raw = bitext_stage(bitext, root)
     cleaned = clean_stage(bitext, config, raw, root)
     pieces = subword_stage(bitext, vocab_size, cleaned, root)
     return binarise_stage(bitext, raw if config.raw else None, cleaned, pieces, root)
+
+
+def check(bitext: Bitext, config: CleanConfig, vocab_size: int) -> None:
+    """Refuse options that would silently make something else than was meant."""
+    if bitext.source_lang == bitext.target_lang:
+        raise PrepError(f"source and target language are both {bitext.source_lang!r}")
+    if bitext.toy_seed is not None and bitext.langs != (toy.SOURCE_LANG, toy.TARGET_LANG):
+        raise PrepError(
+            f"the toy pair's languages are {toy.SOURCE_LANG} and {toy.TARGET_LANG}, "
+            f"not {bitext.source_lang} and {bitext.target_lang}"
+        )
+    for name, value in {"vocab_size": vocab_size, **asdict(config)}.items():
+        if not isinstance(value, bool) and value < 1:
+            raise PrepError(f"{name}={value} is not allowed: legal is at least 1")
 
 
 def read_split(stage: Stage, split: str, bitext: Bitext) -> list[tuple[str, str]]:
@@ -170,7 +185,7 @@ def binarise_stage(
             "lines": {split: cleaned.manifest["report"][split]["lines"] for split in SPLITS},
             "dropped": cleaned.manifest["report"]["train"]["dropped"],
             "tokens": {name: count["tokens"] for name, count in pieces.manifest["report"].items()},
-            "longest": max(lengths),
+            "longest": longest_lines(pieces, bitext),
             "length_percentile": length,
             "g_init": math.log2(length * length - length) if length >= 2 else None,
         }
@@ -178,7 +193,18 @@ def binarise_stage(
     inputs = {"subword": pieces.digest, "clean": cleaned.digest}
     if raw:
         inputs["bitext"] = raw.digest
-    return run_stage(root, "binarised", 2, {"langs": bitext.langs}, inputs, build)
+    return run_stage(root, "binarised", 3, {"langs": bitext.langs}, inputs, build)
+
+
+def longest_lines(pieces: Stage, bitext: Bitext) -> dict[str, dict[str, int]]:
+    """Length in subword tokens, and line, of the longest sentence of each file."""
+    longest = {}
+    for split in SPLITS:
+        for lang in bitext.langs:
+            lines = read_lines(pieces.path / f"{split}.{lang}")
+            tokens, line = max((len(text.split()), -i) for i, text in enumerate(lines, start=1))
+            longest[f"{split}.{lang}"] = {"tokens": tokens, "line": -line}
+    return longest
 
 
 def training_lengths(pieces: Stage, bitext: Bitext) -> list[int]:

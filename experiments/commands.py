@@ -116,23 +116,39 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_options(options: Mapping[str, Any], longest: int) -> None:
-    """Refuse what fairseq would fail on, or silently do otherwise.
+def check_settings(
+    cfg: Mapping[str, Any], options: Mapping[str, Any], longest: Mapping[str, Mapping[str, int]]
+) -> None:
+    """Refuse, before anything is trained, what would fail later or silently do otherwise.
+
+    Args:
+        cfg: the composed config.
+        options: what :func:`train_options` made of it.
+        longest: of each file of the prepared set, ``tokens`` and ``line`` of the longest sentence.
 
     Raises:
-        RunError: naming the setting.
+        RunError: naming the setting, or file and line.
     """
-    for name in ("max_update", "save_interval_updates"):
-        if not options.get(name):
+    positive = {
+        "recipe.options.max_update": options.get("max_update"),
+        "recipe.options.save_interval_updates": options.get("save_interval_updates"),
+        "decode.beam": cfg["decode"]["beam"],
+        "runtime.threads": cfg["runtime"]["threads"],
+    }
+    for name, value in positive.items():
+        if not isinstance(value, int) or value < 1:
+            raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
+    for name, sentence in longest.items():
+        limit = options.get("max_source_positions", 1024)
+        setting = "max_source_positions"
+        if name.startswith("train.") and options.get("max_tokens"):
+            limit, setting = options["max_tokens"], "max_tokens"
+        if sentence["tokens"] + 1 > limit:
             raise RunError(
-                f"recipe.options.{name}={options.get(name)}: a positive number is needed (runs are "
-                "bounded, saved and validated by updates)"
+                f"{name}, line {sentence['line']} after cleaning: {sentence['tokens']} subword "
+                f"tokens and an end are more than recipe.options.{setting}={limit}: shorten the "
+                "sentence, or raise the setting"
             )
-    if options.get("max_tokens") and longest + 1 > options["max_tokens"]:
-        raise RunError(
-            f"the longest training sentence has {longest} subword tokens and an end, but "
-            f"recipe.options.max_tokens={options['max_tokens']}: raise it, or lower prep.max_tokens"
-        )
 
 
 def run_name(cfg: Mapping[str, Any], options: Mapping[str, Any], data_digest: str) -> str:

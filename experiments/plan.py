@@ -57,6 +57,6 @@ def open_run(cfg: dict[str, Any]) -> Run:
     check_libraries()
     data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
     options = commands.train_options(cfg, data["length_percentile"])
-    commands.check_options(options, data["longest"])
+    commands.check_settings(cfg, options, data["longest"])
     name = commands.run_name(cfg, options, data["digest"])
     return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)

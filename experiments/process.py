@@ -57,7 +57,7 @@ def run_module(
     """Run ``python -m module argv``, appending its output to ``log``; ``stop`` ends it early.
 
     Raises:
-        RunError: with the log's last lines, if it exits with an error; or if it was stopped.
+        RunError: with the log's last line, if it exits with an error; or if it was stopped.
         OSError: if it ran out of disk space.
     """
     stop = stop or threading.Event()
@@ -89,12 +89,12 @@ def run_module(
             process.wait()
             raise
     if process.returncode:
-        tail = log.read_text(errors="replace").splitlines()[-TAIL:]
-        if any("No space left on device" in line for line in tail):
+        said = [line for line in log.read_text(errors="replace").split("\n") if line.strip()]
+        if any("No space left on device" in line for line in said[-TAIL:]):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(log.parent))
+        last = said[-1].strip() if said else "nothing said"
         raise RunError(
-            f"{module} ended with exit code {process.returncode}; the end of {log}:\n"
-            + "\n".join(tail)
+            f"{module} ended with exit code {process.returncode}: {last} (all it said: {log})"
         )
 
 

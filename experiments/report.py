@@ -96,7 +96,7 @@ def notes(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The columns that fit a page, and the notes."""
-    columns = table(rows).drop(columns=["beam", "parameters", "updates", "words/s"])
+    columns = table(rows).drop(columns=["beam", "parameters", "words/s"])
     items = [
         f"- *{term}*: {text}{f'`{code}`' if code else ''}." for term, text, code in notes(rows)
     ]

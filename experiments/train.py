@@ -24,10 +24,12 @@ def train(
 ) -> dict[str, Any]:
     """Train to the end, from the last checkpoint if there is one; return the log's summary."""
     done = run.folder / "trained.json"
-    argv = commands.train_argv(
-        run.options, run.data["data"], str(run.folder / "checkpoints"), run.langs
+    argv, shown = (
+        commands.train_argv(run.options, run.data["data"], checkpoints, run.langs)
+        # Pasted, the command must not train on in the run's own folder.
+        for checkpoints in (str(run.folder / "checkpoints"), "checkpoints")
     )
-    say(f"training command:\n\n  {commands.pasteable('fairseq-train', argv)}\n")
+    say(f"training command:\n\n  {commands.pasteable('fairseq-train', shown)}\n")
     if done.exists():
         say(f"trained already: {done}")
         return json.loads(done.read_text(encoding="utf-8"))

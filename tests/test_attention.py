@@ -123,7 +123,11 @@ def test_step_by_step_equals_full(kind: str, side: str) -> None:
         steps.append(step)
     real = torch.ones(6, 3, dtype=torch.bool) if pad is None else ~pad.T
     torch.testing.assert_close(torch.cat(steps)[real], full[real], atol=1e-5, rtol=0)
-    assert torch.isfinite(full).all()
+    for need_weights in (False, True):  # a row of padding alone must not be NaN: NaN would spread
+        output, _ = module(
+            x, x, x, key_padding_mask=pad, attn_mask=causal(6), need_weights=need_weights
+        )
+        assert torch.isfinite(output).all()
 
 
 @pytest.mark.parametrize("kind", QK_NORMS)

@@ -17,12 +17,20 @@ def test_each_rule_is_counted() -> None:
         ("a", ""),
         ("a b c", "x y z"),
         ("a " * 200 + "a", "x " * 199 + "x"),
+        ("b " * 199 + "b", "x " * 199 + "x"),
         ("a b c d e f", "x y"),
+        ("a b c d e f", "x y z"),
         ("a b c d e", "x"),  # too short for the ratio to mean anything
         ("a b c", "x y"),
     ]
     kept, dropped = clean(pairs, CleanConfig(max_tokens=200, max_ratio=2.0, ratio_from=6))
-    assert kept == [("a b c", "x y z"), ("a b c d e", "x"), ("a b c", "x y")]
+    assert kept == [
+        ("a b c", "x y z"),
+        ("b " * 199 + "b", "x " * 199 + "x"),
+        ("a b c d e f", "x y z"),
+        ("a b c d e", "x"),
+        ("a b c", "x y"),
+    ]
     assert dropped == {"empty": 2, "too_long": 1, "length_ratio": 1, "duplicate": 1}
 
 

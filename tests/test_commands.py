@@ -83,13 +83,23 @@ def test_a_missing_mirror_says_what_to_give(tmp_path: Path) -> None:
         commands.prepare_argv(composed("pair=gl-en", f"data.mirror={tmp_path}/nowhere"))
 
 
-def test_recipes_that_fairseq_would_trip_over_are_refused() -> None:
-    options = commands.train_options(composed(), 41.0)
-    commands.check_options(options, longest=1023)
-    with pytest.raises(RunError, match=r"has 1024 subword tokens .*max_tokens=1024: raise it"):
-        commands.check_options(options, longest=1024)
-    with pytest.raises(RunError, match=r"recipe.options.max_update=None: a positive number"):
-        commands.check_options({**options, "max_update": None}, longest=9)
+def test_what_would_fail_later_is_refused_before_training() -> None:
+    def check(*overrides: str, file: str = "train.qaa", tokens: int = 1023) -> None:
+        cfg = composed(*overrides)
+        longest = {file: {"tokens": tokens, "line": 7}}
+        commands.check_settings(cfg, commands.train_options(cfg, 41.0), longest)
+
+    check()
+    check(file="test.qaa")
+    with pytest.raises(RunError, match=r"train.qaa, line 7 .* 1024 subword .*max_tokens=1024"):
+        check(tokens=1024)
+    with pytest.raises(RunError, match=r"test.qaa, line 7 .*max_source_positions=1024"):
+        check(file="test.qaa", tokens=1024)
+    for setting in ("recipe.options.max_update=null", "decode.beam=0", "runtime.threads=0"):
+        with pytest.raises(
+            RunError, match=rf"^{setting.split('=')[0]}=.* is not allowed: legal is"
+        ):
+            check(setting)
 
 
 def test_a_run_is_named_by_what_it_is() -> None:

@@ -61,15 +61,15 @@ def test_the_row_says_all(finished: tuple[Path, str]) -> None:
 
 
 def test_the_printed_command_trains_the_same_model(finished: tuple[Path, str], tmp_path) -> None:
-    _, output = finished
+    folder, output = finished
     (line,) = [text for text in output.splitlines() if text.startswith("  fairseq-train ")]
     argv = shlex.split(line)[1:]
-    trained = Path(argv[argv.index("--save-dir") + 1]) / "checkpoint_last.pt"
-    argv[argv.index("--save-dir") + 1] = str(tmp_path)
+    (trained,) = folder.glob("work/runs/*/*/*/checkpoints/checkpoint_last.pt")
     done = run("fairseq_cli.train", *argv, cwd=tmp_path)
     assert done.returncode == 0, done.stdout
     ours, theirs = (
-        torch.load(p, weights_only=True)["model"] for p in (tmp_path / trained.name, trained)
+        torch.load(p, weights_only=True)["model"]
+        for p in (tmp_path / "checkpoints" / trained.name, trained)
     )
     torch.testing.assert_close(ours, theirs, atol=0, rtol=0)
 
@@ -160,8 +160,10 @@ def test_ctrl_c_stops_the_training_and_says_how_to_go_on(tmp_path: Path) -> None
 def test_a_failing_training_shows_the_end_of_its_log(tmp_path: Path) -> None:
     done = run("experiments.run", *settings(tmp_path, "recipe.options.dropout=1.5"))
     assert done.returncode == 1
-    assert "error: fairseq_cli.train ended with exit code 1" in done.stdout
-    assert "dropout=1.5 is not allowed: legal is at least 0 and under 1" in done.stdout
+    assert (
+        "error: fairseq_cli.train ended with exit code 1: ValueError: dropout=1.5 is not allowed: "
+        "legal is at least 0 and under 1 (all it said: "
+    ) in done.stdout
     assert not (tmp_path / "results").exists()
 
 
