@@ -139,10 +139,10 @@ def check_settings(
         if not isinstance(value, int) or value < 1:
             raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
     for name, sentence in longest.items():
-        limit = options.get("max_source_positions", 1024)
-        setting = "max_source_positions"
+        limits = {"max_source_positions": options.get("max_source_positions", 1024)}
         if name.startswith("train.") and options.get("max_tokens"):
-            limit, setting = options["max_tokens"], "max_tokens"
+            limits["max_tokens"] = options["max_tokens"]
+        setting, limit = min(limits.items(), key=lambda item: item[1])
         if sentence["tokens"] + 1 > limit:
             raise RunError(
                 f"{name}, line {sentence['line']} after cleaning: {sentence['tokens']} subword "

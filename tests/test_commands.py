@@ -91,8 +91,10 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
 
     check()
     check(file="test.qaa")
-    with pytest.raises(RunError, match=r"train.qaa, line 7 .* 1024 subword .*max_tokens=1024"):
-        check(tokens=1024)
+    with pytest.raises(RunError, match=r"train.qaa, line 7 .* 900 subword .*max_tokens=900"):
+        check("recipe.options.max_tokens=900", tokens=900)
+    with pytest.raises(RunError, match=r"train.qaa, line 7 .*max_source_positions=1024"):
+        check("recipe.options.max_tokens=4096", tokens=1024)
     with pytest.raises(RunError, match=r"test.qaa, line 7 .*max_source_positions=1024"):
         check(file="test.qaa", tokens=1024)
     for setting in ("recipe.options.max_update=null", "decode.beam=0", "runtime.threads=0"):
