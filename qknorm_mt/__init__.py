@@ -1,12 +1,13 @@
 """QKNorm transformers for fairseq: ``fairseq-train DATA --user-dir qknorm_mt --arch ...``.
 
-Importing this package registers the model and its architectures, nothing else.
+Importing this package registers the model and its architectures, the translation task, the
+criterion and the learning-rate schedule, nothing else.
 """
 
 from . import compat
 
 compat.check()
 
-from . import model  # noqa: E402,F401  (registers on import, after the check)
+from . import criterion, lr_scheduler, model, task  # noqa: E402,F401  (each registers itself)
 
 __version__ = "0.1.0"

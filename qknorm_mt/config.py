@@ -6,6 +6,7 @@ because an option that has no effect is a wrong experiment.
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Optional
 
@@ -13,11 +14,15 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
+from .embedding import POSITIONS
+from .norm import NORMS
 from .qk_norm import QK_NORMS
 
 # A choice, not fairseq's pair of booleans: its command line turns a boolean whose default is true
 # *off* when the option is given.
 NORM_POSITIONS = ("pre", "post")
+INITS = ("fairseq", "small")
+START_SYMBOLS = ("eos", "bos")
 
 
 def option(default: Any, text: str) -> Any:
@@ -51,6 +56,35 @@ class QKNormTransformerConfig(FairseqDataclass):
         "layer norms before each block, and one at the end of encoder and decoder (pre), or "
         "after each residual sum (post)",
     )
+    norm: ChoiceEnum(NORMS) = option(  # type: ignore[valid-type]
+        "layer", "LayerNorm, or ScaleNorm: one learned length for every vector, from sqrt(width)"
+    )
+    fix_norm: bool = option(
+        False, "divide each word vector by its L2 norm, in the input and in the output projection"
+    )
+    output_bias: bool = option(False, "a learned bias for each type in the output projection")
+    positions: ChoiceEnum(POSITIONS) = option(  # type: ignore[valid-type]
+        "fairseq",
+        "sinusoids as fairseq lays them out (halves, from 2); interleaved from 0, correct "
+        "(sinusoidal) or with the sine twice, as released (sin_sin); or none: a model blind to "
+        "order",
+    )
+    language_embedding: bool = option(False, "add a learned vector for the language to the inputs")
+    start_symbol: ChoiceEnum(START_SYMBOLS) = option(  # type: ignore[valid-type]
+        "eos", "the decoder's first input: fairseq's end of sentence, or <s> (bos)"
+    )
+    word_dropout: float = option(
+        0.0, "probability that an input token, source or target, becomes UNK in training"
+    )
+    logit_mask: bool = option(
+        False,
+        "give types outside the target language's own training vocabulary probability 0; needs "
+        "--task translation_qknorm",
+    )
+    init: ChoiceEnum(INITS) = option(  # type: ignore[valid-type]
+        "fairseq",
+        "how parameters start: as fairseq's, or from the smaller normals of the paper (SmallInit)",
+    )
     activation_fn: ChoiceEnum(utils.get_available_activation_fns()) = option(  # type: ignore[valid-type]
         "relu", "activation function of the feed-forward layers"
     )
@@ -64,7 +98,6 @@ class QKNormTransformerConfig(FairseqDataclass):
         False, "share encoder, decoder and output embeddings (needs a joined dictionary)"
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
-    no_token_positional_embeddings: bool = option(False, "no positions: a model blind to order")
     checkpoint_activations: bool = option(False, "recompute activations in the backward pass")
     max_source_positions: int = option(1024, "longest source, in tokens")
     max_target_positions: int = option(1024, "longest target, in tokens")
@@ -91,8 +124,18 @@ def validate(cfg: QKNormTransformerConfig) -> None:
         )
     if str(cfg.qk_norm) == "none" and length is not None:
         refuse("qk_norm_init_length", "no value when qk_norm=none, which has no g")
-    if str(cfg.norm_position) not in NORM_POSITIONS:
-        refuse("norm_position", f"one of {', '.join(NORM_POSITIONS)}")
+    choices = {
+        "norm_position": NORM_POSITIONS,
+        "norm": NORMS,
+        "positions": POSITIONS,
+        "start_symbol": START_SYMBOLS,
+        "init": INITS,
+    }
+    for name, legal in choices.items():
+        if str(getattr(cfg, name)) not in legal:
+            refuse(name, f"one of {', '.join(legal)}")
+    if cfg.language_embedding and str(cfg.positions) == "fairseq":
+        refuse("language_embedding", "false when positions=fairseq")
     if cfg.decoder_embed_dim != cfg.encoder_embed_dim:
         refuse("decoder_embed_dim", f"encoder_embed_dim, {cfg.encoder_embed_dim}")
     for side in ("encoder", "decoder"):
@@ -102,17 +145,48 @@ def validate(cfg: QKNormTransformerConfig) -> None:
                 refuse(f"{side}_{size}", "at least 1")
         if width % getattr(cfg, f"{side}_attention_heads"):
             refuse(f"{side}_attention_heads", f"a divisor of {side}_embed_dim, {width}")
-    for name in ("dropout", "attention_dropout", "activation_dropout"):
+    for name in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
         if not 0 <= getattr(cfg, name) < 1:
             refuse(name, "at least 0 and under 1")
 
 
+# Options that may differ when a training is resumed: they change no function of the weights.
+NOT_ARCHITECTURE = {
+    "qk_norm_init_length",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "word_dropout",
+    "init",
+    "checkpoint_activations",
+    "max_source_positions",
+    "max_target_positions",
+}
+
+
+def changed_options(saved: Mapping[str, Any], cfg: Any) -> str:
+    """Options of the architecture that differ between a checkpoint's model and ``cfg``.
+
+    Returns:
+        a list for a message; empty if all are the same or the checkpoint is of another model.
+    """
+    names = [f.name for f in fields(QKNormTransformerConfig) if f.name not in NOT_ARCHITECTURE]
+    pairs = {n: (saved[n], getattr(cfg, n)) for n in names if n in saved and hasattr(cfg, n)}
+    return ", ".join(
+        f"{name}={then} there, {now} here"
+        for name, (then, now) in pairs.items()
+        if str(then) != str(now)
+    )
+
+
 def to_transformer_config(cfg: QKNormTransformerConfig) -> TransformerConfig:
-    """fairseq's nested config with our flat options in it, ``qk_norm*`` as extra attributes."""
+    """fairseq's nested config with our flat options in it, those it lacks as extra attributes."""
     flat = {f.name: getattr(cfg, f.name) for f in fields(QKNormTransformerConfig)}
-    flat["qk_norm"] = str(flat["qk_norm"])
+    for name in ("qk_norm", "norm", "positions", "start_symbol", "init"):
+        flat[name] = str(flat[name])  # an enum on the command line
     pre_norm = str(flat.pop("norm_position")) == "pre"
     flat["encoder_normalize_before"] = flat["decoder_normalize_before"] = pre_norm
+    flat["no_token_positional_embeddings"] = flat["positions"] != "fairseq"
     nested = TransformerConfig.from_namespace(argparse.Namespace(**flat))
     nested.decoder.input_dim = nested.decoder.output_dim = cfg.decoder_embed_dim
     return nested

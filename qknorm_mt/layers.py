@@ -12,6 +12,7 @@ from fairseq.modules.transformer_layer import (
 from torch import nn
 
 from .attention import MultiheadAttention
+from .norm import set_norm
 from .qk_norm import build_qk_norm
 
 
@@ -24,11 +25,19 @@ def build_attention(
 
 
 class EncoderLayer(TransformerEncoderLayerBase):
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__(cfg)
+        set_norm(self, cfg.norm, self.embed_dim)
+
     def build_self_attention(self, embed_dim: int, cfg: TransformerConfig) -> MultiheadAttention:
         return build_attention(cfg, embed_dim, cfg.encoder.attention_heads, self_attention=True)
 
 
 class DecoderLayer(TransformerDecoderLayerBase):
+    def __init__(self, cfg: TransformerConfig, no_encoder_attn: bool = False):
+        super().__init__(cfg, no_encoder_attn)
+        set_norm(self, cfg.norm, self.embed_dim)
+
     def build_self_attention(
         self,
         embed_dim: int,

@@ -29,22 +29,96 @@ from fairseq.tasks import FairseqTask
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor, nn
 
+from .attention import MultiheadAttention
 from .config import QKNormTransformerConfig, to_transformer_config, validate
+from .embedding import FixNormEmbedding, InputOffset, OutputProjection, drop_words
 from .layers import DecoderLayer, EncoderLayer, wrap
+from .norm import set_norm
 
 NAME = "transformer_qknorm"
 
 
 class Encoder(TransformerEncoderBase):
+    embed_positions: nn.Module | None
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding):
+        super().__init__(cfg, dictionary, embed_tokens)
+        set_norm(self, cfg.norm, cfg.encoder.embed_dim)
+        self.embed_positions = self.embed_positions or build_offset(
+            cfg, cfg.max_source_positions, self.padding_idx
+        )
+
     def build_encoder_layer(self, cfg: TransformerConfig) -> nn.Module:
         return wrap(EncoderLayer(cfg), cfg)
 
+    def forward_embedding(
+        self, src_tokens: Tensor, token_embedding: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if self.training:
+            src_tokens = drop_words(
+                src_tokens, self.cfg.word_dropout, self.padding_idx, self.dictionary.unk()
+            )
+        return super().forward_embedding(src_tokens, token_embedding)
+
 
 class Decoder(TransformerDecoderBase):
+    embed_positions: nn.Module | None
+    output_projection: Any
+    allowed: Tensor | None
+
+    def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding):
+        super().__init__(cfg, dictionary, embed_tokens)
+        set_norm(self, cfg.norm, cfg.decoder.embed_dim)
+        self.embed_positions = self.embed_positions or build_offset(
+            cfg, cfg.max_target_positions, self.padding_idx
+        )
+        # 1 for the types that may be written; uint8, so that averaging checkpoints keeps it.
+        allowed = torch.zeros(len(dictionary), dtype=torch.uint8) if cfg.logit_mask else None
+        self.register_buffer("allowed", allowed)
+
     def build_decoder_layer(
         self, cfg: TransformerConfig, no_encoder_attn: bool = False
     ) -> nn.Module:
         return wrap(DecoderLayer(cfg, no_encoder_attn), cfg)
+
+    def build_output_projection(
+        self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding
+    ) -> None:
+        super().build_output_projection(cfg, dictionary, embed_tokens)
+        if cfg.fix_norm or cfg.output_bias:
+            weight = self.output_projection.weight
+            self.output_projection = OutputProjection(weight, cfg.fix_norm, cfg.output_bias)
+
+    def allow(self, types: Tensor) -> None:
+        """Set the types, by id, that may be written; all others get probability 0."""
+        assert self.allowed is not None, "the model was built without logit_mask"
+        self.allowed.zero_()
+        self.allowed[types] = 1
+
+    def extract_features(self, prev_output_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
+        tokens = prev_output_tokens
+        if self.cfg.start_symbol == "bos":  # the end of sentence stands at the start only
+            tokens = tokens.masked_fill(tokens == self.dictionary.eos(), self.dictionary.bos())
+        if self.training:
+            tokens = drop_words(
+                tokens, self.cfg.word_dropout, self.padding_idx, self.dictionary.unk()
+            )
+        return super().extract_features(tokens, *args, **kwargs)
+
+    def output_layer(self, features: Tensor) -> Tensor:
+        """Logits ``(batch, time, types)``; minus infinity for types that are not allowed."""
+        logits = super().output_layer(features)
+        if self.allowed is None:
+            return logits
+        return logits.masked_fill(self.allowed == 0, float("-inf"))
+
+
+def build_offset(cfg: TransformerConfig, max_positions: int, padding_idx: int) -> nn.Module | None:
+    """Our positions and language embedding; None if the inputs are word vectors alone."""
+    if cfg.positions == "none" and not cfg.language_embedding:
+        return None
+    width = cfg.encoder.embed_dim
+    return InputOffset(cfg.positions, max_positions, width, padding_idx, cfg.language_embedding)
 
 
 @register_model(NAME, dataclass=QKNormTransformerConfig)
@@ -71,9 +145,25 @@ class QKNormTransformerModel(TransformerModelBase):
                 "sizes as model.encoder_layers and so on"
             )
         validate(cfg)
-        model = super().build_model(to_transformer_config(cfg), task)
+        if cfg.logit_mask and not hasattr(task, "target_types"):
+            raise ValueError(
+                "logit_mask=True is not allowed: legal is False without "
+                "--task translation_qknorm, which knows the target's vocabulary"
+            )
+        nested = to_transformer_config(cfg)
+        model = super().build_model(nested, task)
+        if nested.init == "small":
+            small_init(model)
         model.register_buffer("vocabulary", fingerprint(task))
         return model
+
+    @classmethod
+    def build_embedding(
+        cls, cfg: TransformerConfig, dictionary: Dictionary, embed_dim: int, path: None = None
+    ) -> nn.Embedding:
+        if cfg.fix_norm:
+            return FixNormEmbedding(len(dictionary), embed_dim, dictionary.pad())
+        return super().build_embedding(cfg, dictionary, embed_dim, path)
 
     @classmethod
     def build_encoder(
@@ -111,6 +201,33 @@ class QKNormTransformerModel(TransformerModelBase):
             return super().load_state_dict(state_dict, strict, model_cfg, args)
         except RuntimeError as error:
             raise ValueError(misfit(state_dict, self.state_dict())) from error
+
+
+def small_init(model: nn.Module) -> None:
+    """Start from the paper's smaller normals (SmallInit; Nguyen & Salazar 2019, section 3.1).
+
+    Attention N(0, 2/(5d)) and feed-forward N(0, 2/(d + d_ff)), as variances, without biases;
+    embeddings U(-0.01, 0.01) under FixNorm, which fixes their length, else N(0, 1/d).
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            if isinstance(module, FixNormEmbedding):
+                nn.init.uniform_(module.weight, -0.01, 0.01)
+            else:
+                nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
+        elif isinstance(module, MultiheadAttention):
+            std = (2 / (5 * module.embed_dim)) ** 0.5
+            for linear in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
+                restart(linear, std)
+        elif isinstance(module, (EncoderLayer, DecoderLayer)):
+            std = (2 / sum(module.fc1.weight.shape)) ** 0.5
+            for linear in (module.fc1, module.fc2):
+                restart(linear, std)
+
+
+def restart(linear: nn.Linear, std: float) -> None:
+    nn.init.normal_(linear.weight, std=std)
+    nn.init.zeros_(linear.bias)
 
 
 def fingerprint(task: FairseqTask) -> Tensor:

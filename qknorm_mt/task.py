@@ -1,0 +1,332 @@
+"""Translation as the paper trained it: its batches, epochs, dev BLEU, beam search, logit mask."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import pickle
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils, utils
+from fairseq.data import data_utils
+from fairseq.dataclass import ChoiceEnum
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import II
+from torch import Tensor
+
+from .batches import ORDERS, ByLongerSide, VirtualEpochs, fill
+from .bleu import NGRAMS, bleu_of, corpus_stats
+from .config import changed_options
+from .generator import PaperBeamSearch
+
+NAME = "translation_qknorm"
+BEAM_SEARCHES = ("paper", "fairseq")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class QKNormTranslationConfig(TranslationConfig):
+    """Options of ``--task translation_qknorm``, beside those of fairseq's ``translation``."""
+
+    updates_per_epoch: int = field(
+        default=0,
+        metadata={"help": "an epoch is this many updates, whatever the data; 0: one pass over it"},
+    )
+    batch_order: ChoiceEnum(ORDERS) = field(  # type: ignore[valid-type]
+        default="longer_side",
+        metadata={
+            "help": "sentences are put into batches by their longer side, or in fairseq's "
+            "order, by source length"
+        },
+    )
+    beam_search: ChoiceEnum(BEAM_SEARCHES) = field(  # type: ignore[valid-type]
+        default="paper",
+        metadata={
+            "help": "the released code's beam search, with length penalty "
+            "((5 + length) / 6)^lenpen, or fairseq's, with length^lenpen"
+        },
+    )
+    dev_reference: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "tokenised reference of dev for --eval-bleu, a sentence a line; "
+            "else the binarised target without its subwords"
+        },
+    )
+    save_dir: str = II("checkpoint.save_dir")
+    restore_file: str = II("checkpoint.restore_file")
+    update_freq: List[int] = II("optimization.update_freq")
+    valid_subset: str = II("dataset.valid_subset")
+
+
+def validate(cfg: QKNormTranslationConfig) -> None:
+    """Raises ValueError, naming the option, its value and what is legal."""
+
+    def refuse(name: str, legal: str) -> None:
+        raise ValueError(f"{name}={getattr(cfg, name)!r} is not allowed: legal is {legal}")
+
+    if cfg.updates_per_epoch < 0:
+        refuse("updates_per_epoch", "at least 0")
+    if cfg.updates_per_epoch and len(cfg.update_freq) != 1:
+        refuse("update_freq", "one number, with updates_per_epoch")
+    if cfg.updates_per_epoch and len(utils.split_paths(cfg.data)) > 1:
+        refuse("data", "one folder, with updates_per_epoch")
+    if cfg.eval_bleu and not cfg.eval_tokenized_bleu:
+        refuse("eval_tokenized_bleu", "true with eval_bleu: dev BLEU is tokenised here")
+    if cfg.eval_bleu and cfg.eval_bleu_detok != "space":
+        refuse("eval_bleu_detok", "space: dev BLEU is tokenised here")
+    if cfg.eval_bleu and "," in cfg.valid_subset:
+        refuse("valid_subset", "one set, with eval_bleu")
+    if cfg.dev_reference and not cfg.eval_bleu:
+        refuse("dev_reference", "none without eval_bleu")
+
+
+@register_task(NAME, dataclass=QKNormTranslationConfig)
+class QKNormTranslationTask(TranslationTask):
+    """fairseq's translation task with the paper's training procedure.
+
+    Raises:
+        ValueError: for an illegal option, or when a training is resumed on other data.
+    """
+
+    cfg: QKNormTranslationConfig
+
+    def __init__(self, cfg: QKNormTranslationConfig, src_dict: Any, tgt_dict: Any):
+        validate(cfg)
+        super().__init__(cfg, src_dict, tgt_dict)
+        self.optimizer: Any = None
+        self.dev_stats = np.zeros(2 * NGRAMS + 2)
+        self.dev_epoch = 0
+        self.dev_lines = read_reference(cfg.dev_reference) if cfg.dev_reference else None
+
+    # Model ---------------------------------------------------------------------------------------
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if not from_checkpoint:  # a training starts
+            forget_earlier_runs()
+            if getattr(cfg, "logit_mask", False):
+                model.decoder.allow(self.target_types())
+            self.check_resumed(model, cfg)
+        return model
+
+    def check_resumed(self, model: Any, cfg: Any) -> None:
+        """Refuse to go on from the checkpoint of another model.
+
+        fairseq loads it later, and has one sentence for whatever does not fit.
+        """
+        path = Path(self.cfg.restore_file)
+        if path.name == self.cfg.restore_file:
+            path = Path(self.cfg.save_dir) / path
+        if not path.exists():
+            return
+        try:
+            state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        except (RuntimeError, pickle.UnpicklingError):
+            return  # not one of ours
+        changed = changed_options(state["cfg"]["model"], cfg)
+        if changed:
+            raise ValueError(
+                f"{path} was trained with another architecture: {changed}; resume with the same "
+                "options, or save to another folder"
+            )
+        model.load_state_dict(state["model"], model_cfg=cfg)
+
+    def target_types(self) -> Tensor:
+        """Ids that stand in the target side of train, the end of sentence and UNK."""
+        special = [self.tgt_dict.eos(), self.tgt_dict.unk()]
+        found = {*special}
+        for path in utils.split_paths(self.cfg.data):
+            name = f"{self.cfg.train_subset}.{self.cfg.source_lang}-{self.cfg.target_lang}"
+            prefix = str(Path(path) / f"{name}.{self.cfg.target_lang}")
+            target = data_utils.load_indexed_dataset(prefix, self.tgt_dict, self.cfg.dataset_impl)
+            if target is None:
+                raise FileNotFoundError(f"{prefix}: the logit mask is made from it")
+            for i in range(len(target)):
+                found.update(target[i].tolist())
+        return torch.tensor(sorted(found))
+
+    # Batches -------------------------------------------------------------------------------------
+
+    def load_dataset(
+        self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any
+    ) -> None:
+        super().load_dataset(split, epoch, combine, **kwargs)
+        if split == self.cfg.train_subset and str(self.cfg.batch_order) == "longer_side":
+            self.datasets[split] = ByLongerSide(self.datasets[split])
+
+    def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
+        """The training set in virtual epochs; any other as fairseq has it."""
+        if dataset is not self.datasets.get(self.cfg.train_subset):
+            return super().get_batch_iterator(dataset, **kwargs)
+        if dataset in self.dataset_to_epoch_iter:
+            return self.dataset_to_epoch_iter[dataset]
+        if kwargs.get("grouped_shuffling"):
+            raise ValueError(f"grouped_shuffling=True is not allowed: legal is False with {NAME}")
+        # Batches are made once, of the first epoch's order whichever epoch a training goes on in.
+        made = super().get_batch_iterator(dataset, **{**kwargs, "epoch": 1})
+        batches = made.frozen_batches
+        shards = kwargs.get("num_shards", 1)
+        iterator = VirtualEpochs(
+            dataset,
+            dataset.collater,
+            batches,
+            seed=kwargs.get("seed", 1),
+            num_shards=shards,
+            shard_id=kwargs.get("shard_id", 0),
+            num_workers=kwargs.get("num_workers", 0),
+            epoch=kwargs.get("epoch", 1),
+            buffer_size=kwargs.get("data_buffer_size", 0),
+            skip_remainder_batch=kwargs.get("skip_remainder_batch", False),
+            length=self.cfg.updates_per_epoch * self.cfg.update_freq[0] * shards,
+        )
+        self.dataset_to_epoch_iter[dataset] = iterator
+        report_fill(batches, dataset)
+        return iterator
+
+    @property
+    def train_iterator(self) -> VirtualEpochs:
+        return self.dataset_to_epoch_iter[self.datasets[self.cfg.train_subset]]
+
+    # Dev BLEU ------------------------------------------------------------------------------------
+
+    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
+        super().begin_valid_epoch(epoch, model)
+        self.dev_stats = np.zeros(2 * NGRAMS + 2)
+        self.dev_epoch = epoch if self.train_iterator.end_of_epoch() else 0
+
+    def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
+        # Past TranslationTask's, whose BLEU is smoothed and split at any Unicode white space.
+        loss, sample_size, logging_output = super(TranslationTask, self).valid_step(
+            sample, model, criterion
+        )
+        if self.cfg.eval_bleu:
+            for i, number in enumerate(self.bleu_stats(sample, model)):
+                logging_output[f"_bleu_{i}"] = number
+        return loss, sample_size, logging_output
+
+    def bleu_stats(self, sample: Dict[str, Any], model: Any) -> List[int]:
+        """n-gram matches and totals, hypothesis and reference length, of a batch of dev."""
+        hypotheses, references = [], []
+        generated = self.inference_step(self.sequence_generator, [model], sample)
+        for i, beam in enumerate(generated):
+            hypotheses.append(self.words(beam[0]["tokens"], "<unk>"))
+            if self.dev_lines is not None:
+                references.append(self.dev_line(int(sample["id"][i])))
+            else:
+                target = utils.strip_pad(sample["target"][i], self.tgt_dict.pad())
+                references.append(self.words(target, "<unk-in-reference>"))
+        return corpus_stats(hypotheses, references)
+
+    def words(self, tokens: Tensor, unk: str) -> str:
+        """A sentence without subwords."""
+        remove = self.cfg.eval_bleu_remove_bpe
+        return self.tgt_dict.string(tokens.int().cpu(), remove, unk_string=unk)
+
+    def dev_line(self, number: int) -> str:
+        assert self.dev_lines is not None
+        if len(self.dev_lines) != len(self.dataset(self.cfg.valid_subset)):
+            raise ValueError(
+                f"{self.cfg.dev_reference}: {len(self.dev_lines)} lines for "
+                f"{len(self.dataset(self.cfg.valid_subset))} sentences of dev"
+            )
+        return self.dev_lines[number]
+
+    def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
+        super(TranslationTask, self).reduce_metrics(logging_outputs, criterion)
+        if self.cfg.eval_bleu and any("_bleu_0" in log for log in logging_outputs):
+            names = [f"_bleu_{i}" for i in range(len(self.dev_stats))]
+            sums = np.array([sum(float(log.get(n, 0)) for log in logging_outputs) for n in names])
+            self.dev_stats += sums
+            for name, number in zip(names, sums.tolist(), strict=True):
+                metrics.log_scalar(name, number)
+            metrics.log_derived("bleu", lambda meters: bleu_of([meters[n].sum for n in names]))
+
+    # Training, resumed ---------------------------------------------------------------------------
+
+    def train_step(
+        self, sample: Any, model: Any, criterion: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.optimizer = optimizer
+        return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
+
+    def get_checkpoint_dict(self) -> Dict[str, Any]:
+        """fairseq's hook before it saves: what is kept under the task's name.
+
+        The schedule is told an epoch's dev BLEU here. fairseq tells it after the save, so a
+        training that goes on from that checkpoint would never have known.
+        """
+        schedule = getattr(self.optimizer, "dev_bleu_schedule", None)
+        if schedule is not None and self.dev_epoch == self.train_iterator.epoch:
+            schedule.observe(self.dev_epoch, bleu_of(self.dev_stats.tolist()))
+        return {type(self).__name__: {"data": self.data_digest()}}
+
+    def set_checkpoint_dict(self, state: Dict[str, Any]) -> None:
+        """fairseq's hook when a training is resumed."""
+        if state["data"] != self.data_digest():
+            raise ValueError(
+                f"the checkpoint was trained on other text than {self.cfg.data}: resume with the "
+                "same data, or save to another folder"
+            )
+
+    def data_digest(self) -> str:
+        """What tells binarised training and dev sets apart."""
+        if not hasattr(self, "_data_digest"):
+            digest = hashlib.sha256()
+            for folder in utils.split_paths(self.cfg.data):
+                for split in (self.cfg.train_subset, *self.cfg.valid_subset.split(",")):
+                    for path in sorted(Path(folder).glob(f"{split}.*")):
+                        digest.update(path.name.encode())
+                        digest.update(path.read_bytes())
+            self._data_digest = digest.hexdigest()
+        return self._data_digest
+
+    # Beam search ---------------------------------------------------------------------------------
+
+    def build_generator(
+        self, models: Any, args: Any, seq_gen_cls: Any = None, *others: Any, **kwargs: Any
+    ) -> Any:
+        if str(self.cfg.beam_search) == "paper" and seq_gen_cls is None:
+            if getattr(args, "print_alignment", None):
+                raise ValueError(
+                    "print_alignment is not allowed with beam_search=paper: add "
+                    "--beam-search fairseq"
+                )
+            seq_gen_cls = PaperBeamSearch
+        return super().build_generator(models, args, seq_gen_cls, *others, **kwargs)
+
+
+def forget_earlier_runs() -> None:
+    """Clear the best scores that fairseq keeps on its functions.
+
+    They outlive a training, so the next one in the same process would be measured by them.
+    """
+    vars(checkpoint_utils.save_checkpoint).clear()
+    cli = sys.modules.get("fairseq_cli.train")
+    if cli is not None:
+        vars(cli.should_stop_early).clear()
+
+
+def read_reference(path: str) -> List[str]:
+    return Path(path).read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def report_fill(batches: Any, dataset: Any) -> None:
+    """Log how full the batches are, and warn of sentences that are in none."""
+    src, tgt = dataset.dataset.src_sizes, dataset.dataset.tgt_sizes
+    share = fill(batches, src, tgt)
+    logger.info(f"{len(batches)} batches, {share:.1%} of their positions filled")
+    missing = len(dataset) - sum(len(batch) for batch in batches)
+    if missing:
+        logger.warning(
+            f"{missing} of {len(dataset)} training sentences are in no batch: use "
+            "--required-batch-size-multiple 1, or raise --max-tokens"
+        )
