@@ -62,25 +62,39 @@ def train_options(cfg: Mapping[str, Any], length_percentile: float) -> dict[str,
     attn = dict(cfg["attn"]["options"])
     if attn.get("qk_norm_init_length") == "data":
         attn["qk_norm_init_length"] = length_percentile
-    return {**cfg["recipe"]["options"], **attn, "seed": cfg["seed"]}
+    options = {**cfg["recipe"]["options"], **attn, "seed": cfg["seed"]}
+    if options.get("eval_bleu"):  # dev is decoded in training as it is afterwards
+        decode = cfg["decode"]
+        options["beam_search"] = decode.get("beam_search")
+        search = {name: decode[name] for name in ("beam", "lenpen", "max_len_a", "max_len_b")}
+        options["eval_bleu_args"] = json.dumps(search)
+    return options
 
 
 def train_argv(
     options: Mapping[str, Any], data: str, checkpoints: str, langs: tuple[str, str]
 ) -> list[str]:
-    """Arguments of ``fairseq-train``; stock task and criterion, checkpoints to resume from."""
+    """Arguments of ``fairseq-train``, with checkpoints to resume from."""
+    reference = str(Path(data) / f"reference.dev.{langs[1]}")
     return [
         *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
         *(*to_flags(options), *EVERY_SENTENCE),
-        # Saved and validated every save_interval_updates, not at the end of an epoch; fairseq does
-        # not validate by itself where the two coincide.
-        *("--validate-interval-updates", str(options["save_interval_updates"])),
-        *("--save-dir", checkpoints, "--save-interval", "100000", "--validate-interval", "100000"),
-        *("--max-tokens-valid", "4096"),
-        *("--keep-interval-updates", "1", "--no-epoch-checkpoints", "--num-workers", "0"),
+        *("--save-dir", checkpoints, *saving(options), "--max-tokens-valid", "4096"),
+        *(("--dev-reference", reference) if options.get("eval_bleu") else ()),
+        *("--no-epoch-checkpoints", "--num-workers", "0"),
         *("--log-format", "json", "--log-interval", "20"),
         *("--tensorboard-logdir", str(Path(checkpoints).with_name("tensorboard"))),
     ]
+
+
+def saving(options: Mapping[str, Any]) -> list[str]:
+    """When to validate and save: at the end of each epoch, or every save_interval_updates."""
+    updates = options.get("save_interval_updates")
+    if updates is None:
+        return []
+    # Not at the end of an epoch too; where the two coincide fairseq does not validate by itself.
+    never = ("--save-interval", "100000", "--validate-interval", "100000")
+    return ["--validate-interval-updates", str(updates), "--keep-interval-updates", "1", *never]
 
 
 def generate_argv(
@@ -90,12 +104,14 @@ def generate_argv(
     split: str,
     langs: tuple[str, str],
     results: str,
+    task: str,
     cpu: bool,
 ) -> list[str]:
     """Arguments of ``fairseq-generate`` for one split; fairseq's name of dev is ``valid``."""
     return [
         *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
         *("--path", checkpoint, "--gen-subset", "valid" if split == "dev" else split),
+        *("--task", task),
         *(*to_flags(decode), *EVERY_SENTENCE),
         *("--results-path", results, "--num-workers", "0", *(["--cpu"] if cpu else [])),
     ]
@@ -129,15 +145,22 @@ def check_settings(
     Raises:
         RunError: naming the setting, or file and line.
     """
-    positive = {
-        "recipe.options.max_update": options.get("max_update"),
-        "recipe.options.save_interval_updates": options.get("save_interval_updates"),
-        "decode.beam": cfg["decode"]["beam"],
-        "runtime.threads": cfg["runtime"]["threads"],
-    }
+    positive = {"decode.beam": cfg["decode"]["beam"], "runtime.threads": cfg["runtime"]["threads"]}
+    if not options.get("max_epoch") or options.get("max_update") is not None:
+        positive["recipe.max_updates"] = options.get("max_update")
+    if options.get("updates_per_epoch") is not None:
+        positive["recipe.options.updates_per_epoch"] = options["updates_per_epoch"]
+    else:
+        positive["recipe.options.save_interval_updates"] = options.get("save_interval_updates")
     for name, value in positive.items():
         if not isinstance(value, int) or value < 1:
             raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
+    ours = task_of(options) == "translation_qknorm"
+    if ours != ("beam_search" in cfg["decode"]):
+        raise RunError(
+            f"recipe.options.task={task_of(options)} is decoded with "
+            f"decode={'paper' if ours else 'beam'}: the other beam search is not its own"
+        )
     for name, sentence in longest.items():
         limits = {"max_source_positions": options.get("max_source_positions", 1024)}
         if name.startswith("train.") and options.get("max_tokens"):
@@ -149,6 +172,11 @@ def check_settings(
                 f"tokens and an end are more than recipe.options.{setting}={limit}: shorten the "
                 "sentence, or raise the setting"
             )
+
+
+def task_of(options: Mapping[str, Any]) -> str:
+    """fairseq's task; its own default is ``translation``."""
+    return options.get("task", "translation")
 
 
 def run_name(cfg: Mapping[str, Any], options: Mapping[str, Any], data_digest: str) -> str:

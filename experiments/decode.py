@@ -22,6 +22,7 @@ def decode(
     langs: tuple[str, str],
     lines: int,
     log: Path,
+    task: str,
     cpu: bool,
     **process_options: Any,
 ) -> list[str]:
@@ -31,7 +32,7 @@ def decode(
         RunError: if a sentence has no hypothesis.
     """
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
-        argv = generate_argv(decode_options, data, str(checkpoint), split, langs, folder, cpu)
+        argv = generate_argv(decode_options, data, str(checkpoint), split, langs, folder, task, cpu)
         run_module("fairseq_cli.generate", argv, log, **process_options)
         (output,) = Path(folder).glob("generate-*.txt")
         pieces = in_order(output.read_text(encoding="utf-8"), lines)

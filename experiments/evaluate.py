@@ -54,6 +54,7 @@ def make_row(
             run.langs,
             run.data["lines"][split],
             folder / f"{split}.log",
+            commands.task_of(run.options),
             run.cpu,
             threads=runtime["threads"],
             core=runtime["core"],
@@ -64,8 +65,7 @@ def make_row(
         plain = detokenised(text, target)
         split_scores[split] = scores(hypotheses, reference, plain, plain_reference)
         write_atomically(folder / f"{split}.{target}", text)
-    # Of equal losses fairseq keeps the later checkpoint.
-    best = min(summary["dev"], key=lambda point: (point["loss"], -point["updates"]))
+    best = best_point(summary["dev"])
     return {
         "run": run.name,
         "pair": run.cfg["pair"]["name"],
@@ -87,6 +87,16 @@ def make_row(
         "scores": split_scores,
         "hypotheses": {s: f"hyps/{run.name}/{folder.name}/{s}.{target}" for s in ("dev", "test")},
     }
+
+
+def best_point(dev: list[dict[str, Any]]) -> dict[str, Any]:
+    """The point of the dev curve whose checkpoint fairseq keeps as the best: by BLEU if there is.
+
+    Of equals it keeps the later one.
+    """
+    if "bleu" in dev[0]:
+        return max(dev, key=lambda point: (point["bleu"], point["updates"]))
+    return min(dev, key=lambda point: (point["loss"], -point["updates"]))
 
 
 def references(run: Run, split: str) -> tuple[list[str], list[str]]:

@@ -44,8 +44,11 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Updates to train for."""
-        return int(self.options["max_update"])
+        """Updates to train for, at most."""
+        limits = [self.options.get("max_update")]
+        if self.options.get("max_epoch"):
+            limits.append(self.options["max_epoch"] * self.options["updates_per_epoch"])
+        return min(int(limit) for limit in limits if limit)
 
     @property
     def cpu(self) -> bool:

@@ -75,14 +75,15 @@ def begin_segment(path: Path) -> None:
 def repair_checkpoints(folder: Path) -> None:
     """Replace a last or best checkpoint that a kill cut short.
 
-    fairseq writes each checkpoint whole under its number, then copies it, not atomically, to the
-    names best and last: one that is no whole archive was being copied from the newest number.
+    fairseq writes a checkpoint whole under one name (its number, else best, else last), then
+    copies it, not atomically, to the others: one that is no whole archive was being copied from
+    the newest that is.
     """
-    numbered = [p for p in folder.glob("checkpoint_*_*.pt") if zipfile.is_zipfile(p)]
-    for name in ("checkpoint_best.pt", "checkpoint_last.pt"):
-        path = folder / name
-        if path.exists() and not zipfile.is_zipfile(path) and numbered:
-            newest = max(numbered, key=lambda p: int(p.stem.rsplit("_", 1)[1]))
+    checkpoints = [*folder.glob("checkpoint*.pt")]
+    whole = [path for path in checkpoints if zipfile.is_zipfile(path)]
+    for path in set(checkpoints) - set(whole):
+        if whole:
+            newest = max(whole, key=lambda p: p.stat().st_mtime_ns)
             partial = path.with_suffix(".partial")
             shutil.copyfile(newest, partial)
             partial.replace(path)
@@ -105,4 +106,6 @@ class Follower:
             self.progress(int(figures["num_updates"]), self.figures)
         elif kind == "valid":
             self.figures["dev_ppl"] = figures["valid_ppl"]
+            if "valid_bleu" in figures:
+                self.figures["dev_bleu"] = figures["valid_bleu"]
             self.progress(int(figures["valid_num_updates"]), self.figures)

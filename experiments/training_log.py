@@ -31,7 +31,8 @@ def summarise(lines: Iterable[str]) -> dict[str, Any]:
     """Curve on dev and speed of a whole training, resumed ones included.
 
     Returns:
-        ``dev``: list of ``{updates, loss, ppl}`` in order (an update done twice counts once);
+        ``dev``: list of ``{updates, loss, ppl}``, with ``bleu`` where training decodes dev, in
+        order (an update done twice counts once);
         ``words_per_second``: median over log intervals, target words, padding not counted;
         ``updates``, ``epochs``, ``train_seconds`` at the end.
     """
@@ -46,6 +47,8 @@ def summarise(lines: Iterable[str]) -> dict[str, Any]:
             updates = int(figures["valid_num_updates"])
             loss, ppl = float(figures["valid_loss"]), float(figures["valid_ppl"])
             dev[updates] = {"updates": updates, "loss": loss, "ppl": ppl}
+            if "valid_bleu" in figures:
+                dev[updates]["bleu"] = float(figures["valid_bleu"])
         elif kind == "train_inner":
             speeds.append(float(figures["wps"]))
             last = figures

@@ -12,8 +12,6 @@ All but the last are decayed when dev BLEU falls: an epoch whose dev BLEU is low
 of the ``--decay-patience`` epochs before it multiplies the rate by ``--lr-decay``.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import asdict, dataclass, field
 from typing import Any, List

@@ -1,7 +1,5 @@
 """Translation as the paper trained it: its batches, epochs, dev BLEU, beam search, logit mask."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import pickle
