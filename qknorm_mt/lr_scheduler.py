@@ -97,7 +97,7 @@ class DevBleuSchedule(FairseqLRScheduler):
         return asdict(self.state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.state = State(**state_dict)
+        self.state = State(**{**state_dict, "bleus": [*state_dict["bleus"]]})
 
     @property
     def warm(self) -> bool:
