@@ -72,7 +72,7 @@ class InputOffset(nn.Module):
     token's position is the number of real tokens before it, on whichever side the padding is.
 
     Args:
-        kind: one of :data:`POSITIONS`, except ``fairseq``.
+        kind: one of :data:`POSITIONS` but ``fairseq``; ``none`` with a language only.
         max_positions: longest sequence.
         dim: width.
         padding_idx: id of padding.

@@ -7,8 +7,10 @@ from torch import Tensor, nn
 
 NORMS = ("layer", "scale")
 
-# The released code divides by max(norm, 1e-5).
+# The released code divides by max(norm, 1e-5); in fp16 the gradient of a zero vector, sqrt(dim) /
+# eps, would then be over the largest number.
 EPS = 1e-5
+EPS_FP16 = 1e-3
 
 
 class ScaleNorm(nn.Module):
@@ -20,7 +22,8 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        norm = wide.norm(dim=-1, keepdim=True).clamp(min=EPS)
+        eps = EPS_FP16 if x.dtype == torch.float16 else EPS
+        norm = wide.norm(dim=-1, keepdim=True).clamp(min=eps)
         return (wide * (self.scale.type_as(wide) / norm)).type_as(x)
 
 
