@@ -130,9 +130,8 @@ class Beam:
         types = lprobs.size(1)
         if self.length == 0:
             lprobs[:, self.eos] = float("-inf")
-            total = lprobs
-            score = total.clone()
-            score.view(-1, self.size, types)[:, 1:] = float("-inf")  # all rows are the same yet
+            lprobs.view(-1, self.size, types)[:, 1:] = float("-inf")  # all rows are the same yet
+            total = score = lprobs
         else:
             total = self.lprobs[:, -1:] + lprobs
             score = total / length_penalty(self.length + 1, alpha)
