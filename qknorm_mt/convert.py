@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -225,8 +226,14 @@ def read_released(args: argparse.Namespace) -> Released:
     for language in (args.source_lang, args.target_lang):
         if language not in languages:
             raise ConvertError(f"{args.languages}: no language {language}; it has {[*languages]}")
-    parameters = torch.load(args.checkpoint, map_location="cpu", weights_only=True)
-    allowed = torch.from_numpy(np.load(args.mask, allow_pickle=False).astype(bool))
+    try:
+        parameters = torch.load(args.checkpoint, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError):
+        raise ConvertError(f"{args.checkpoint}: no file of tensors that torch can read") from None
+    try:
+        allowed = torch.from_numpy(np.load(args.mask, allow_pickle=False).astype(bool))
+    except (ValueError, EOFError):
+        raise ConvertError(f"{args.mask}: no array that numpy can read") from None
     rows = (languages[args.source_lang], languages[args.target_lang])
     released = Released(parameters, rows, allowed, args.heads, not args.no_fix_norm)
     if "word_embedding" not in parameters:
@@ -253,7 +260,8 @@ def save(model: QKNormTransformerModel, released: Released, args: argparse.Names
             "task": {"_name": "translation_qknorm", "data": str(args.out), **languages},
         },
         "model": model.state_dict(),
-        "optimizer_history": [],
+        # fairseq reads the last entry, and takes one without these for a checkpoint of old.
+        "optimizer_history": [{"optimizer_name": "", "lr_scheduler_state": {}, "num_updates": 0}],
         "extra_state": {},
     }
     path = args.out / "checkpoint.pt"
