@@ -97,7 +97,7 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
         check("recipe.options.max_tokens=4096", tokens=1024)
     with pytest.raises(RunError, match=r"test.qaa, line 7 .*max_source_positions=1024"):
         check(file="test.qaa", tokens=1024)
-    for setting in ("recipe.options.max_update=null", "decode.beam=0", "runtime.threads=0"):
+    for setting in ("recipe.max_updates=null", "decode.beam=0", "runtime.threads=0"):
         with pytest.raises(
             RunError, match=rf"^{setting.split('=')[0]}=.* is not allowed: legal is"
         ):

@@ -29,16 +29,22 @@ def load(path: Path) -> int:
 
 @pytest.mark.parametrize("cut", ["checkpoint_last.pt", "checkpoint_best.pt"])
 def test_a_checkpoint_cut_short_is_copied_again(tmp_path: Path, cut: str) -> None:
-    save(tmp_path / "checkpoint_1_200.pt", 200)
-    save(tmp_path / "checkpoint_2_1000.pt", 1000)
-    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+    for name in ("checkpoint_1_200.pt", "checkpoint_last.pt", "checkpoint_best.pt"):
         save(tmp_path / name, 200)
+    save(tmp_path / "checkpoint_2_1000.pt", 1000)
     whole = (tmp_path / "checkpoint_2_1000.pt").read_bytes()
     (tmp_path / cut).write_bytes(whole[: len(whole) // 2])
     repair_checkpoints(tmp_path)
     values = {n: load(tmp_path / n) for n in ("checkpoint_last.pt", "checkpoint_best.pt")}
     assert values == {**dict.fromkeys(values, 200), cut: 1000}
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_last_checkpoint_cut_short_is_the_best_where_none_is_numbered(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoint_best.pt", 5)
+    (tmp_path / "checkpoint_last.pt").write_bytes(b"PK")
+    repair_checkpoints(tmp_path)
+    assert load(tmp_path / "checkpoint_last.pt") == load(tmp_path / "checkpoint_best.pt") == 5
 
 
 def test_the_end_of_a_training_is_told_from_a_stop() -> None:

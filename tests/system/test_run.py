@@ -18,7 +18,7 @@ from ..conftest import ROOT
 from .conftest import run
 
 QUICK = [
-    *("recipe.options.max_update=60", "recipe.options.save_interval_updates=20"),
+    *("recipe.max_updates=60", "recipe.options.save_interval_updates=20"),
     *("recipe.options.encoder_layers=1", "recipe.options.decoder_layers=1"),
     *("recipe.options.encoder_embed_dim=32", "recipe.options.decoder_embed_dim=32"),
     *("decode.beam=1", "decode.max_len_b=5", "decode.max_len_a=0"),

@@ -1,0 +1,52 @@
+"""The task's options, and what it clears before a training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fairseq import checkpoint_utils
+from fairseq_cli import train
+from omegaconf import OmegaConf
+
+from qknorm_mt.task import QKNormTranslationConfig, forget_earlier_runs, validate
+
+
+def config(**options: Any) -> Any:
+    cfg = OmegaConf.structured(QKNormTranslationConfig)
+    given = {"data": "DATA", "update_freq": [1], "valid_subset": "valid"}
+    bleu = {"eval_bleu": True, "eval_tokenized_bleu": True}
+    for name, value in {**given, **bleu, **options}.items():
+        cfg[name] = value
+    return cfg
+
+
+def test_legal_options() -> None:
+    validate(config())
+    validate(config(updates_per_epoch=100, update_freq=[4], dev_reference="dev.vi"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"updates_per_epoch": -1}, "updates_per_epoch=-1 is not allowed: legal is at least 0"),
+        ({"updates_per_epoch": 5, "update_freq": [1, 2]}, r"update_freq=\[1, 2\] is not allowed"),
+        ({"updates_per_epoch": 5, "data": "A:B"}, "data='A:B' is not allowed: legal is one folder"),
+        ({"eval_tokenized_bleu": False}, "eval_tokenized_bleu=False is not allowed"),
+        ({"eval_bleu_detok": "moses"}, "eval_bleu_detok='moses' is not allowed: legal is space"),
+        ({"valid_subset": "valid,test"}, "valid_subset='valid,test' is not allowed"),
+        ({"eval_bleu": False, "dev_reference": "x"}, "dev_reference='x' is not allowed"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_illegal_options_are_named(options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        validate(config(**options))
+
+
+def test_best_scores_of_earlier_runs_are_forgotten() -> None:
+    checkpoint_utils.save_checkpoint.best = 33.0
+    train.should_stop_early.best, train.should_stop_early.num_runs = 33.0, 7
+    forget_earlier_runs()
+    assert not vars(checkpoint_utils.save_checkpoint)
+    assert not vars(train.should_stop_early)
