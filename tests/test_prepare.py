@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary, LanguagePairDataset, data_utils
+
+from qknorm_mt.batches import ByLongerSide, fill
 
 from .conftest import ROOT
 
@@ -208,3 +210,20 @@ def test_real_bitext_passes_every_check(data_dir: Path, tmp_path: Path) -> None:
     manifest = json.loads(next(tmp_path.glob("subword-*/manifest.json")).read_text())
     lossy = {name: counts["lossy_lines"] for name, counts in manifest["report"].items()}
     assert lossy == dict.fromkeys(lossy, 0)
+    stock, ours = fills(Path(result["data"]))
+    assert stock < 0.82 and ours > 0.91
+
+
+def fills(folder: Path) -> tuple[float, float]:
+    """How full batches of 4,096 positions are, in fairseq's order and by the longer side."""
+    dictionary = Dictionary.load(str(folder / "dict.gl.txt"))
+    sides = []
+    for lang in ("gl", "en"):
+        side = data_utils.load_indexed_dataset(str(folder / f"train.gl-en.{lang}"), dictionary)
+        sides += [side, side.sizes, dictionary]
+    bitext = LanguagePairDataset(*sides)
+    result = []
+    for dataset in (bitext, ByLongerSide(bitext)):
+        batches = dataset.batch_by_size(dataset.ordered_indices(), max_tokens=4096)
+        result.append(fill(batches, bitext.src_sizes, bitext.tgt_sizes))
+    return result[0], result[1]
