@@ -1,5 +1,6 @@
 """Translation as the paper trained it: its batches, epochs, dev BLEU, beam search, logit mask."""
 
+import functools
 import hashlib
 import logging
 import pickle
@@ -100,10 +101,10 @@ class QKNormTranslationTask(TranslationTask):
     def __init__(self, cfg: QKNormTranslationConfig, src_dict: Any, tgt_dict: Any):
         validate(cfg)
         super().__init__(cfg, src_dict, tgt_dict)
+        self.trains = False
         self.optimizer: Any = None
         self.dev_stats = np.zeros(2 * NGRAMS + 2)
         self.dev_epoch = 0
-        self.dev_lines = read_reference(cfg.dev_reference) if cfg.dev_reference else None
 
     # Model ---------------------------------------------------------------------------------------
 
@@ -111,6 +112,7 @@ class QKNormTranslationTask(TranslationTask):
         model = super().build_model(cfg, from_checkpoint)
         if not from_checkpoint:  # a training starts
             forget_earlier_runs()
+            self.trains = True
             if getattr(cfg, "logit_mask", False):
                 model.decoder.allow(self.target_types())
             self.check_resumed(model, cfg)
@@ -160,6 +162,8 @@ class QKNormTranslationTask(TranslationTask):
         super().load_dataset(split, epoch, combine, **kwargs)
         if split == self.cfg.train_subset and str(self.cfg.batch_order) == "longer_side":
             self.datasets[split] = ByLongerSide(self.datasets[split])
+        if self.trains and split == self.cfg.valid_subset and self.cfg.dev_reference:
+            _ = self.dev_lines  # complain now, not after an epoch
 
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """The training set in virtual epochs; any other as fairseq has it."""
@@ -217,8 +221,8 @@ class QKNormTranslationTask(TranslationTask):
         generated = self.inference_step(self.sequence_generator, [model], sample)
         for i, beam in enumerate(generated):
             hypotheses.append(self.words(beam[0]["tokens"], "<unk>"))
-            if self.dev_lines is not None:
-                references.append(self.dev_line(int(sample["id"][i])))
+            if self.cfg.dev_reference:
+                references.append(self.dev_lines[int(sample["id"][i])])
             else:
                 target = utils.strip_pad(sample["target"][i], self.tgt_dict.pad())
                 references.append(self.words(target, "<unk-in-reference>"))
@@ -229,14 +233,16 @@ class QKNormTranslationTask(TranslationTask):
         remove = self.cfg.eval_bleu_remove_bpe
         return self.tgt_dict.string(tokens.int().cpu(), remove, unk_string=unk)
 
-    def dev_line(self, number: int) -> str:
-        assert self.dev_lines is not None
-        if len(self.dev_lines) != len(self.dataset(self.cfg.valid_subset)):
-            raise ValueError(
-                f"{self.cfg.dev_reference}: {len(self.dev_lines)} lines for "
-                f"{len(self.dataset(self.cfg.valid_subset))} sentences of dev"
-            )
-        return self.dev_lines[number]
+    @functools.cached_property
+    def dev_lines(self) -> List[str]:
+        """The lines of ``dev_reference``, read when dev is first scored: a checkpoint that holds
+        the option must load where the file is not."""
+        path = Path(self.cfg.dev_reference or "")
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        sentences = len(self.dataset(self.cfg.valid_subset))
+        if len(lines) != sentences:
+            raise ValueError(f"{path}: {len(lines)} lines for {sentences} sentences of dev")
+        return lines
 
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         super(TranslationTask, self).reduce_metrics(logging_outputs, criterion)
@@ -311,10 +317,6 @@ def forget_earlier_runs() -> None:
     cli = sys.modules.get("fairseq_cli.train")
     if cli is not None:
         vars(cli.should_stop_early).clear()
-
-
-def read_reference(path: str) -> List[str]:
-    return Path(path).read_text(encoding="utf-8").split("\n")[:-1]
 
 
 def report_fill(batches: Any, dataset: Any) -> None:

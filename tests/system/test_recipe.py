@@ -241,6 +241,7 @@ def test_two_runs_in_one_process_do_not_share_best_or_patience(toy: Path, tmp_pa
             "best_checkpoint_metric=",
         ),
         (["--dev-reference", "short.txt"], "short.txt: 1 lines for 300 sentences of dev"),
+        (["--dev-reference", "none.txt"], "none.txt"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
