@@ -132,19 +132,13 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_settings(
-    cfg: Mapping[str, Any], options: Mapping[str, Any], longest: Mapping[str, Mapping[str, int]]
-) -> None:
-    """Refuse, before anything is trained, what would fail later or silently do otherwise.
-
-    Args:
-        cfg: the composed config.
-        options: what :func:`train_options` made of it.
-        longest: of each file of the prepared set, ``tokens`` and ``line`` of the longest sentence.
+def check_settings(cfg: Mapping[str, Any]) -> None:
+    """Refuse, before anything is done, what would fail later or silently do otherwise.
 
     Raises:
-        RunError: naming the setting, or file and line.
+        RunError: naming the setting.
     """
+    options = cfg["recipe"]["options"]
     positive = {"decode.beam": cfg["decode"]["beam"], "runtime.threads": cfg["runtime"]["threads"]}
     if not options.get("max_epoch") or options.get("max_update") is not None:
         positive["recipe.max_updates"] = options.get("max_update")
@@ -161,6 +155,18 @@ def check_settings(
             f"recipe.options.task={task_of(options)} is decoded with "
             f"decode={'paper' if ours else 'beam'}: the other beam search is not its own"
         )
+
+
+def check_lengths(options: Mapping[str, Any], longest: Mapping[str, Mapping[str, int]]) -> None:
+    """Refuse sentences that fairseq would leave out.
+
+    Args:
+        options: what :func:`train_options` returned.
+        longest: of each file of the prepared set, ``tokens`` and ``line`` of the longest sentence.
+
+    Raises:
+        RunError: naming file and line.
+    """
     for name, sentence in longest.items():
         limits = {"max_source_positions": options.get("max_source_positions", 1024)}
         if name.startswith("train.") and options.get("max_tokens"):

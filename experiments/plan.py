@@ -58,8 +58,9 @@ class Run:
 def open_run(cfg: dict[str, Any]) -> Run:
     """Prepare the pair's data if needed, and name the run."""
     check_libraries()
+    commands.check_settings(cfg)
     data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
     options = commands.train_options(cfg, data["length_percentile"])
-    commands.check_settings(cfg, options, data["longest"])
+    commands.check_lengths(options, data["longest"])
     name = commands.run_name(cfg, options, data["digest"])
     return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)

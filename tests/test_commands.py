@@ -87,7 +87,8 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
     def check(*overrides: str, file: str = "train.qaa", tokens: int = 1023) -> None:
         cfg = composed(*overrides)
         longest = {file: {"tokens": tokens, "line": 7}}
-        commands.check_settings(cfg, commands.train_options(cfg, 41.0), longest)
+        commands.check_settings(cfg)
+        commands.check_lengths(commands.train_options(cfg, 41.0), longest)
 
     check()
     check(file="test.qaa")
@@ -102,6 +103,10 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
             RunError, match=rf"^{setting.split('=')[0]}=.* is not allowed: legal is"
         ):
             check(setting)
+    check("recipe=paper")
+    for recipe, decode in (("paper", "beam"), ("demo", "paper")):
+        with pytest.raises(RunError, match=r"^recipe.options.task=.* is decoded with decode="):
+            check(f"recipe={recipe}", f"decode={decode}")
 
 
 def test_a_run_is_named_by_what_it_is() -> None:

@@ -330,13 +330,3 @@ def test_dev_bleu_in_training_is_that_of_the_best_checkpoint_afterwards(tmp_path
     assert best > 0
     assert row["scores"]["dev"]["bleu_tok"]["score"] == best
     assert row["best_update"] == max(p["updates"] for p in dev if p["bleu"] == best)
-
-
-def test_another_beam_search_than_the_recipes_is_refused(tmp_path: Path) -> None:
-    for recipe, decode in (("paper", "beam"), ("demo", "paper")):
-        done = run(
-            *("experiments.run", f"recipe={recipe}", f"decode={decode}"),
-            *(f"paths.work={tmp_path}/work", f"paths.results={tmp_path}/results"),
-        )
-        assert done.returncode != 0
-        assert "is decoded with decode=" in done.stdout.strip().split("\n")[-1]
