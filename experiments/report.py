@@ -88,8 +88,8 @@ def notes(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
         (
             "scores",
             "BLEU is of tokenised text, as in the paper; sacreBLEU and chrF2 of detokenised text. "
-            "The checkpoint with the best dev loss, or with the best dev BLEU where training decodes "
-            "dev (recipe paper), is scored, once",
+            "The checkpoint with the best dev loss, or with the best dev BLEU where training "
+            "decodes dev (recipe paper), is scored, once",
             "",
         ),
     ]
