@@ -8,13 +8,18 @@ from pathlib import Path
 
 from setuptools import setup
 
+PLUGIN = [
+    "hydra-core>=1.3.2,<1.4",
+    "numpy",
+    "sacrebleu>=2.6",
+    "torch>=2.6",
+    "ve-fairseq==0.12.3",
+]
 EXPERIMENTS = [
     "filelock",
     "matplotlib",
-    "numpy",
     "pandas",
     "rich",
-    "sacrebleu>=2.6",
     "sacremoses",
     "sentencepiece",
     "tabulate",
@@ -32,6 +37,6 @@ setup(
     license="MIT",
     packages=["qknorm_mt"],
     python_requires=">=3.11,<3.13",  # ve-fairseq has wheels for these two
-    install_requires=["hydra-core>=1.3.2,<1.4", "torch>=2.6", "ve-fairseq==0.12.3"],
+    install_requires=PLUGIN,
     extras_require={"experiments": EXPERIMENTS, "dev": EXPERIMENTS + DEVELOPMENT},
 )
