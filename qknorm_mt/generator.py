@@ -43,6 +43,8 @@ class PaperBeamSearch(SequenceGenerator):
             "unk_penalty": 0,
             "match_source_len": False,
             "no_repeat_ngram_size": 0,
+            "lm_model": None,
+            "tokens_to_suppress": (),
         }
         for name, only in meaningless.items():
             if options.get(name, only) != only:

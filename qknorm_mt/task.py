@@ -124,7 +124,7 @@ class QKNormTranslationTask(TranslationTask):
         fairseq loads it later, and has one sentence for whatever does not fit.
         """
         path = Path(self.cfg.restore_file)
-        if path.name == self.cfg.restore_file:
+        if self.cfg.restore_file == "checkpoint_last.pt":  # fairseq's default lies there
             path = Path(self.cfg.save_dir) / path
         if not path.exists():
             return
@@ -132,7 +132,7 @@ class QKNormTranslationTask(TranslationTask):
             state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
         except (RuntimeError, pickle.UnpicklingError):
             return  # not one of ours
-        changed = changed_options(state["cfg"]["model"], cfg)
+        changed = changed_options((state.get("cfg") or {}).get("model") or {}, cfg)
         if changed:
             raise ValueError(
                 f"{path} was trained with another architecture: {changed}; resume with the same "
@@ -226,6 +226,9 @@ class QKNormTranslationTask(TranslationTask):
             else:
                 target = utils.strip_pad(sample["target"][i], self.tgt_dict.pad())
                 references.append(self.words(target, "<unk-in-reference>"))
+        if self.cfg.eval_bleu_print_samples:
+            logger.info(f"example hypothesis: {hypotheses[0]}")
+            logger.info(f"example reference: {references[0]}")
         return corpus_stats(hypotheses, references)
 
     def words(self, tokens: Tensor, unk: str) -> str:
@@ -271,27 +274,27 @@ class QKNormTranslationTask(TranslationTask):
         schedule = getattr(self.optimizer, "dev_bleu_schedule", None)
         if schedule is not None and self.dev_epoch == self.train_iterator.epoch:
             schedule.observe(self.dev_epoch, bleu_of(self.dev_stats.tolist()))
-        return {type(self).__name__: {"data": self.data_digest()}}
+        return {type(self).__name__: {"data": self.data_digest}}
 
     def set_checkpoint_dict(self, state: Dict[str, Any]) -> None:
         """fairseq's hook when a training is resumed."""
-        if state["data"] != self.data_digest():
+        if state["data"] != self.data_digest:
             raise ValueError(
                 f"the checkpoint was trained on other text than {self.cfg.data}: resume with the "
                 "same data, or save to another folder"
             )
 
+    @functools.cached_property
     def data_digest(self) -> str:
         """What tells binarised training and dev sets apart."""
-        if not hasattr(self, "_data_digest"):
-            digest = hashlib.sha256()
-            for folder in utils.split_paths(self.cfg.data):
-                for split in (self.cfg.train_subset, *self.cfg.valid_subset.split(",")):
-                    for path in sorted(Path(folder).glob(f"{split}.*")):
-                        digest.update(path.name.encode())
-                        digest.update(path.read_bytes())
-            self._data_digest = digest.hexdigest()
-        return self._data_digest
+        digest = hashlib.sha256()
+        for folder in utils.split_paths(self.cfg.data):
+            for split in (self.cfg.train_subset, *self.cfg.valid_subset.split(",")):
+                for path in sorted(Path(folder).glob(f"{split}.*")):
+                    digest.update(path.name.encode())
+                    with path.open("rb") as file:
+                        digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()
 
     # Beam search ---------------------------------------------------------------------------------
 
@@ -321,8 +324,8 @@ def forget_earlier_runs() -> None:
 
 def report_fill(batches: Any, dataset: Any) -> None:
     """Log how full the batches are, and warn of sentences that are in none."""
-    src, tgt = dataset.dataset.src_sizes, dataset.dataset.tgt_sizes
-    share = fill(batches, src, tgt)
+    bitext = dataset.dataset if isinstance(dataset, ByLongerSide) else dataset
+    share = fill(batches, bitext.src_sizes, bitext.tgt_sizes)
     logger.info(f"{len(batches)} batches, {share:.1%} of their positions filled")
     missing = len(dataset) - sum(len(batch) for batch in batches)
     if missing:

@@ -131,6 +131,7 @@ def test_an_ensemble_of_different_normalisers(task: SimpleNamespace) -> None:
         ({"unk_penalty": 1.0}, "unk_penalty"),
         ({"no_repeat_ngram_size": 3}, "no_repeat_ngram_size"),
         ({"normalize_scores": False}, "normalize_scores"),
+        ({"lm_model": 1}, "lm_model=1 is not allowed: legal is None"),
         ({"search_strategy": Sampling(Dictionary())}, "Sampling is not allowed"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -129,8 +130,21 @@ def test_three_pieces_are_the_same_as_one_go(
     assert theirs["best"] > 0 and max(theirs["schedule"]["bleus"]) == theirs["best"]
 
 
-def test_the_log_reports_how_full_the_batches_are(in_one_go: tuple[Path, str]) -> None:
-    assert "% of their positions filled" in in_one_go[1]
+def test_the_log_reports_how_full_the_batches_are(
+    toy: Path, in_one_go: tuple[Path, str], tmp_path: Path
+) -> None:
+    def filled(log: str) -> float:
+        return float(re.search(r"batches, ([\d.]+)% of their positions filled", log)[1])
+
+    stock = run(
+        *argv(toy, tmp_path, "--max-update", "1", "--batch-order", "fairseq"),
+        *("--disable-validation", "--required-batch-size-multiple", "7"),
+        cwd=tmp_path,
+    )
+    assert stock.returncode == 0, stock.stdout
+    assert filled(in_one_go[1]) > filled(stock.stdout) > 50
+    assert "of 4000 training sentences are in no batch" in stock.stdout
+    assert "are in no batch" not in in_one_go[1]
 
 
 def test_the_logit_mask_is_the_targets_own_vocabulary(
