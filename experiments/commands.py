@@ -64,9 +64,8 @@ def train_options(cfg: Mapping[str, Any], length_percentile: float) -> dict[str,
         attn["qk_norm_init_length"] = length_percentile
     options = {**cfg["recipe"]["options"], **attn, "seed": cfg["seed"]}
     if options.get("eval_bleu"):  # dev is decoded in training as it is afterwards
-        decode = cfg["decode"]
-        options["beam_search"] = decode.get("beam_search")
-        search = {name: decode[name] for name in ("beam", "lenpen", "max_len_a", "max_len_b")}
+        search = {n: v for n, v in cfg["decode"].items() if n != "max_tokens"}
+        options["beam_search"] = search.pop("beam_search", None)
         options["eval_bleu_args"] = json.dumps(search)
     return options
 
@@ -140,7 +139,8 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
     """
     options = cfg["recipe"]["options"]
     positive = {"decode.beam": cfg["decode"]["beam"], "runtime.threads": cfg["runtime"]["threads"]}
-    if not options.get("max_epoch") or options.get("max_update") is not None:
+    endless = not (options.get("max_epoch") and options.get("updates_per_epoch"))
+    if endless or options.get("max_update") is not None:
         positive["recipe.max_updates"] = options.get("max_update")
     if options.get("updates_per_epoch") is not None:
         positive["recipe.options.updates_per_epoch"] = options["updates_per_epoch"]
@@ -149,6 +149,13 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
     for name, value in positive.items():
         if not isinstance(value, int) or value < 1:
             raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
+    if options.get("updates_per_epoch") and options.get("save_interval_updates"):
+        raise RunError(
+            "recipe.options.save_interval_updates is not allowed with updates_per_epoch: dev is "
+            "scored, and the run saved, at the end of each epoch"
+        )
+    if "beam_search" in options:
+        raise RunError("recipe.options.beam_search is not allowed: give it as decode.beam_search")
     ours = task_of(options) == "translation_qknorm"
     if ours != ("beam_search" in cfg["decode"]):
         raise RunError(

@@ -46,7 +46,7 @@ class Run:
     def updates(self) -> int:
         """Updates to train for, at most."""
         limits = [self.options.get("max_update")]
-        if self.options.get("max_epoch"):
+        if self.options.get("max_epoch") and self.options.get("updates_per_epoch"):
             limits.append(self.options["max_epoch"] * self.options["updates_per_epoch"])
         return min(int(limit) for limit in limits if limit)
 

@@ -63,15 +63,15 @@ class State:
 
     Attributes:
         epoch: last epoch whose dev BLEU was seen.
+        updates: updates done then.
         bleus: dev BLEU of every epoch so far.
         decays: how often the rate was decayed.
-        stopped: why the schedule ended; empty while it has not.
     """
 
     epoch: int = 0
+    updates: int = 0
     bleus: list[float] = field(default_factory=list)
     decays: int = 0
-    stopped: str = ""
 
 
 @register_lr_scheduler(NAME, dataclass=DevBleuScheduleConfig)
@@ -88,8 +88,8 @@ class DevBleuSchedule(FairseqLRScheduler):
         self.peak = cfg.lr[0]
         self.state = State()
         self.updates = 0
-        # fairseq saves an epoch's checkpoint before it tells the scheduler the epoch's score. The
-        # task, which knows the score and is asked just before the save, finds the schedule here.
+        self.stopped = ""  # why the schedule ended
+        # The task finds the schedule here, to tell it a score earlier than fairseq would.
         optimizer.dev_bleu_schedule = self
         self.step_update(0)
 
@@ -97,7 +97,13 @@ class DevBleuSchedule(FairseqLRScheduler):
         return asdict(self.state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if "bleus" not in state_dict:
+            raise ValueError(
+                "the checkpoint was trained with another learning-rate schedule: resume with the "
+                "same, or add --reset-lr-scheduler"
+            )
         self.state = State(**{**state_dict, "bleus": [*state_dict["bleus"]]})
+        self.check_stop()
 
     @property
     def warm(self) -> bool:
@@ -119,8 +125,7 @@ class DevBleuSchedule(FairseqLRScheduler):
         A schedule that has ended sets the rate at which fairseq stops, its ``--stop-min-lr``.
         """
         self.updates = num_updates
-        ended = self.state.stopped
-        self.optimizer.set_lr(self.cfg.stop_min_lr if ended else self.rate(num_updates + 1))
+        self.optimizer.set_lr(self.cfg.stop_min_lr if self.stopped else self.rate(num_updates + 1))
         return self.optimizer.get_lr()
 
     def step(self, epoch: int, val_loss: float | None = None) -> float:
@@ -133,14 +138,18 @@ class DevBleuSchedule(FairseqLRScheduler):
         """Take in the dev BLEU of an epoch; a second time changes nothing."""
         if epoch <= self.state.epoch:
             return
-        self.state.epoch = epoch
+        self.state.epoch, self.state.updates = epoch, self.updates
         self.state.bleus.append(bleu)
         if self.warm and self.fell():
             self.state.decays += 1
-        self.state.stopped = self.why_stop()
-        if self.state.stopped:
-            logger.info(f"the schedule ends after epoch {epoch}: {self.state.stopped}")
+        self.check_stop()
         self.step_update(self.updates)
+
+    def check_stop(self) -> None:
+        """Whether training ends with the last epoch seen, by the options as they are now."""
+        self.stopped = self.why_stop()
+        if self.stopped:
+            logger.info(f"the schedule ends after epoch {self.state.epoch}: {self.stopped}")
 
     def fell(self) -> bool:
         """Whether the newest dev BLEU is below the lowest of the ``decay_patience`` before it."""
@@ -149,9 +158,11 @@ class DevBleuSchedule(FairseqLRScheduler):
         return len(before) == patience and self.state.bleus[-1] < min(before)
 
     def why_stop(self) -> str:
-        bleus, cfg = self.state.bleus, self.cfg
-        rate = self.rate(self.updates + 1)
-        if self.updates > cfg.warmup_updates and rate < cfg.stop_lr:
+        bleus, updates, cfg = self.state.bleus, self.state.updates, self.cfg
+        if not bleus:
+            return ""
+        rate = self.rate(updates + 1)
+        if updates > cfg.warmup_updates and rate < cfg.stop_lr:
             return f"learning rate {rate:.3g} is under --stop-lr {cfg.stop_lr:g}"
         since_best = len(bleus) - 1 - bleus.index(max(bleus))
         if cfg.early_stop and since_best >= cfg.early_stop:

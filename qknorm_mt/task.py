@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-import numpy as np
 import torch
 from fairseq import checkpoint_utils, utils
 from fairseq.data import data_utils
@@ -60,6 +59,12 @@ class QKNormTranslationConfig(TranslationConfig):
             "else the binarised target without its subwords"
         },
     )
+    best_checkpoint_metric: str = II("checkpoint.best_checkpoint_metric")
+    disable_validation: bool = II("dataset.disable_validation")
+    grouped_shuffling: bool = II("dataset.grouped_shuffling")
+    update_ordered_indices_seed: bool = II("dataset.update_ordered_indices_seed")
+    update_epoch_batch_itr: Optional[bool] = II("dataset.update_epoch_batch_itr")
+    skip_remainder_batch: Optional[bool] = II("optimization.skip_remainder_batch")
     save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
     update_freq: List[int] = II("optimization.update_freq")
@@ -67,7 +72,11 @@ class QKNormTranslationConfig(TranslationConfig):
 
 
 def validate(cfg: QKNormTranslationConfig) -> None:
-    """Raises ValueError, naming the option, its value and what is legal."""
+    """Refuse, before a training, options that would have no effect or another one.
+
+    Raises:
+        ValueError: naming the option, its value and what is legal.
+    """
 
     def refuse(name: str, legal: str) -> None:
         raise ValueError(f"{name}={getattr(cfg, name)!r} is not allowed: legal is {legal}")
@@ -78,6 +87,18 @@ def validate(cfg: QKNormTranslationConfig) -> None:
         refuse("update_freq", "one number, with updates_per_epoch")
     if cfg.updates_per_epoch and len(utils.split_paths(cfg.data)) > 1:
         refuse("data", "one folder, with updates_per_epoch")
+    for name in (
+        "grouped_shuffling",
+        "update_ordered_indices_seed",
+        "update_epoch_batch_itr",
+        "skip_remainder_batch",
+    ):
+        if getattr(cfg, name):
+            refuse(name, f"false with {NAME}, whose batches are made once")
+    if cfg.best_checkpoint_metric == "bleu" and not cfg.eval_bleu:
+        refuse("eval_bleu", "true with best_checkpoint_metric=bleu")
+    if cfg.eval_bleu and cfg.disable_validation:
+        refuse("disable_validation", "false with eval_bleu")
     if cfg.eval_bleu and not cfg.eval_tokenized_bleu:
         refuse("eval_tokenized_bleu", "true with eval_bleu: dev BLEU is tokenised here")
     if cfg.eval_bleu and cfg.eval_bleu_detok != "space":
@@ -99,20 +120,19 @@ class QKNormTranslationTask(TranslationTask):
     cfg: QKNormTranslationConfig
 
     def __init__(self, cfg: QKNormTranslationConfig, src_dict: Any, tgt_dict: Any):
-        validate(cfg)
         super().__init__(cfg, src_dict, tgt_dict)
         self.trains = False
         self.optimizer: Any = None
-        self.dev_stats = np.zeros(2 * NGRAMS + 2)
-        self.dev_epoch = 0
 
     # Model ---------------------------------------------------------------------------------------
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        self.trains = not from_checkpoint
+        if self.trains:
+            validate(self.cfg)
         model = super().build_model(cfg, from_checkpoint)
-        if not from_checkpoint:  # a training starts
+        if self.trains:
             forget_earlier_runs()
-            self.trains = True
             if getattr(cfg, "logit_mask", False):
                 model.decoder.allow(self.target_types())
             self.check_resumed(model, cfg)
@@ -144,12 +164,22 @@ class QKNormTranslationTask(TranslationTask):
         """Ids that stand in the target side of train, the end of sentence and UNK."""
         special = [self.tgt_dict.eos(), self.tgt_dict.unk()]
         found = {*special}
+        langs = (self.cfg.source_lang, self.cfg.target_lang)
         for path in utils.split_paths(self.cfg.data):
-            name = f"{self.cfg.train_subset}.{self.cfg.source_lang}-{self.cfg.target_lang}"
-            prefix = str(Path(path) / f"{name}.{self.cfg.target_lang}")
-            target = data_utils.load_indexed_dataset(prefix, self.tgt_dict, self.cfg.dataset_impl)
-            if target is None:
-                raise FileNotFoundError(f"{prefix}: the logit mask is made from it")
+            sets = [
+                data_utils.load_indexed_dataset(
+                    str(Path(path) / f"{self.cfg.train_subset}.{'-'.join(order)}.{langs[1]}"),
+                    self.tgt_dict,
+                    self.cfg.dataset_impl,
+                )
+                for order in (langs, langs[::-1])  # fairseq reads either
+            ]
+            if sets == [None, None]:
+                raise FileNotFoundError(
+                    f"{path}: no {langs[1]} side of {self.cfg.train_subset}, from which the logit "
+                    "mask is made"
+                )
+            target = sets[0] if sets[0] is not None else sets[1]
             for i in range(len(target)):
                 found.update(target[i].tolist())
         return torch.tensor(sorted(found))
@@ -171,8 +201,6 @@ class QKNormTranslationTask(TranslationTask):
             return super().get_batch_iterator(dataset, **kwargs)
         if dataset in self.dataset_to_epoch_iter:
             return self.dataset_to_epoch_iter[dataset]
-        if kwargs.get("grouped_shuffling"):
-            raise ValueError(f"grouped_shuffling=True is not allowed: legal is False with {NAME}")
         # Batches are made once, of the first epoch's order whichever epoch a training goes on in.
         made = super().get_batch_iterator(dataset, **{**kwargs, "epoch": 1})
         batches = made.frozen_batches
@@ -187,7 +215,6 @@ class QKNormTranslationTask(TranslationTask):
             num_workers=kwargs.get("num_workers", 0),
             epoch=kwargs.get("epoch", 1),
             buffer_size=kwargs.get("data_buffer_size", 0),
-            skip_remainder_batch=kwargs.get("skip_remainder_batch", False),
             length=self.cfg.updates_per_epoch * self.cfg.update_freq[0] * shards,
         )
         self.dataset_to_epoch_iter[dataset] = iterator
@@ -199,11 +226,6 @@ class QKNormTranslationTask(TranslationTask):
         return self.dataset_to_epoch_iter[self.datasets[self.cfg.train_subset]]
 
     # Dev BLEU ------------------------------------------------------------------------------------
-
-    def begin_valid_epoch(self, epoch: int, model: Any) -> None:
-        super().begin_valid_epoch(epoch, model)
-        self.dev_stats = np.zeros(2 * NGRAMS + 2)
-        self.dev_epoch = epoch if self.train_iterator.end_of_epoch() else 0
 
     def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
         # Past TranslationTask's, whose BLEU is smoothed and split at any Unicode white space.
@@ -250,11 +272,9 @@ class QKNormTranslationTask(TranslationTask):
     def reduce_metrics(self, logging_outputs: List[Dict[str, Any]], criterion: Any) -> None:
         super(TranslationTask, self).reduce_metrics(logging_outputs, criterion)
         if self.cfg.eval_bleu and any("_bleu_0" in log for log in logging_outputs):
-            names = [f"_bleu_{i}" for i in range(len(self.dev_stats))]
-            sums = np.array([sum(float(log.get(n, 0)) for log in logging_outputs) for n in names])
-            self.dev_stats += sums
-            for name, number in zip(names, sums.tolist(), strict=True):
-                metrics.log_scalar(name, number)
+            names = [f"_bleu_{i}" for i in range(2 * NGRAMS + 2)]
+            for name in names:
+                metrics.log_scalar(name, sum(float(log.get(name, 0)) for log in logging_outputs))
             metrics.log_derived("bleu", lambda meters: bleu_of([meters[n].sum for n in names]))
 
     # Training, resumed ---------------------------------------------------------------------------
@@ -265,15 +285,18 @@ class QKNormTranslationTask(TranslationTask):
         self.optimizer = optimizer
         return super().train_step(sample, model, criterion, optimizer, *args, **kwargs)
 
-    def get_checkpoint_dict(self) -> Dict[str, Any]:
-        """fairseq's hook before it saves: what is kept under the task's name.
+    def post_validate(self, model: Any, stats: Dict[str, Any], agg: Any) -> None:
+        """fairseq's hook between validation and save: tell the schedule an epoch's dev BLEU.
 
-        The schedule is told an epoch's dev BLEU here. fairseq tells it after the save, so a
-        training that goes on from that checkpoint would never have known.
+        fairseq tells it after the save, so a training that goes on from that checkpoint would
+        never have known.
         """
         schedule = getattr(self.optimizer, "dev_bleu_schedule", None)
-        if schedule is not None and self.dev_epoch == self.train_iterator.epoch:
-            schedule.observe(self.dev_epoch, bleu_of(self.dev_stats.tolist()))
+        if schedule is not None and self.train_iterator.end_of_epoch():
+            schedule.observe(self.train_iterator.epoch, stats["bleu"])
+
+    def get_checkpoint_dict(self) -> Dict[str, Any]:
+        """fairseq's hook when it saves: what is kept under the task's name."""
         return {type(self).__name__: {"data": self.data_digest}}
 
     def set_checkpoint_dict(self, state: Dict[str, Any]) -> None:

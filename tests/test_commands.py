@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -104,9 +105,21 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
         ):
             check(setting)
     check("recipe=paper")
+    with pytest.raises(RunError, match=r"save_interval_updates is not allowed with updates_per"):
+        check("recipe=paper", "+recipe.options.save_interval_updates=100")
+    with pytest.raises(RunError, match=r"give it as decode\.beam_search"):
+        check("recipe=paper", "+recipe.options.beam_search=fairseq")
     for recipe, decode in (("paper", "beam"), ("demo", "paper")):
         with pytest.raises(RunError, match=r"^recipe.options.task=.* is decoded with decode="):
             check(f"recipe={recipe}", f"decode={decode}")
+
+
+def test_dev_is_decoded_in_training_as_it_is_afterwards() -> None:
+    cfg = composed("recipe=paper", "decode.beam=5", "+decode.temperature=2.0")
+    options = commands.train_options(cfg, 41.0)
+    search = {"beam": 5, "lenpen": 0.6, "max_len_a": 1, "max_len_b": 50, "temperature": 2.0}
+    assert json.loads(options["eval_bleu_args"]) == search
+    assert options["beam_search"] == "paper"
 
 
 def test_a_run_is_named_by_what_it_is() -> None:

@@ -163,8 +163,10 @@ def test_word_dropout_is_for_training_and_for_both_sides(task: SimpleNamespace) 
             lambda m, i, o, name=name: seen.update({name: i[0]})
         )
     batch = make_batch(True)
-    # One embedding serves both sides, so its last call is the decoder's.
-    model.eval()(**batch)
+    # One embedding serves both sides, and its last call is the decoder's.
+    model.eval().encoder(batch["src_tokens"])
+    assert torch.equal(seen["Encoder"], batch["src_tokens"])
+    model(**batch)
     assert torch.equal(seen["Decoder"], batch["prev_output_tokens"])
     model.train().encoder(batch["src_tokens"])
     real = batch["src_tokens"] != PAD

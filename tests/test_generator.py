@@ -11,7 +11,7 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.search import Sampling
 
-from qknorm_mt.generator import PaperBeamSearch, length_penalty
+from qknorm_mt.generator import Beam, PaperBeamSearch, length_penalty
 
 from .conftest import build_qknorm, make_batch
 
@@ -93,6 +93,27 @@ def test_batch_equals_single_and_scores_are_the_models(
         scores = [h["score"].item() for h in together[i]]
         assert scores == sorted(scores, reverse=True)
     assert len(lengths) > 1  # the models do end sentences
+
+
+def test_a_sentence_goes_on_until_its_whole_beam_has_ended() -> None:
+    """A later ending may overtake: here an ended hypothesis is beaten by one that ends next."""
+    beam = Beam(1, 2, EOS, EOS, torch.device("cpu"))
+    lprobs = torch.full((2, 6), -9.0)
+    lprobs[:, 4], lprobs[:, 5] = -0.5, -1.0
+    beam.step(lprobs, 0.6)
+    lprobs = torch.full((2, 6), -9.0)
+    lprobs[0, EOS], lprobs[1, 3] = -1.0, -0.1
+    beam.step(lprobs, 0.6)
+    assert beam.tokens[:, 1:].tolist() == [[5, 3], [4, EOS]]
+    assert not beam.finished().any()
+    lprobs = torch.full((2, 6), -9.0)
+    lprobs[0, EOS] = -0.1
+    beam.step(lprobs, 0.6)
+    assert beam.finished().all()
+    best, second = beam.hypotheses(0)
+    assert best["tokens"].tolist() == [5, 3, EOS] and second["tokens"].tolist() == [4, EOS]
+    assert best["score"].item() == pytest.approx(-1.2 / length_penalty(3, 0.6))
+    assert second["score"].item() == pytest.approx(-1.5 / length_penalty(2, 0.6))
 
 
 def test_beam_one_is_greedy(task: SimpleNamespace) -> None:

@@ -112,9 +112,9 @@ def test_no_decay_before_it_is_warm_but_its_epochs_count() -> None:
 def test_stop_once_the_rate_is_under_the_stop_rate() -> None:
     schedule = make(lr=[1e-4], warmup_updates=1, decay_patience=1, stop_lr=6.4e-5 - 1e-12)
     follow(schedule, [9, 8, 7])
-    assert schedule.state.stopped == ""  # 6.4e-5, not under it
+    assert schedule.stopped == ""  # 6.4e-5, not under it
     schedule.step(4, 6.0)
-    assert "under --stop-lr" in schedule.state.stopped
+    assert "under --stop-lr" in schedule.stopped
     # what ends the training is fairseq's own comparison with --stop-min-lr
     assert schedule.step_update(400) == schedule.optimizer.get_lr() == -1.0
 
@@ -124,7 +124,7 @@ def test_a_cold_schedule_never_stops_on_its_rate(updates: int, stops: bool) -> N
     schedule = make(warmup_updates=100, stop_lr=1.0)
     schedule.step_update(updates)
     schedule.step(1, 1.0)
-    assert bool(schedule.state.stopped) == stops
+    assert bool(schedule.stopped) == stops
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_early_stop(bleus: list[float], stops: list[bool]) -> None:
     seen = []
     for epoch, bleu in enumerate(bleus, start=1):
         schedule.step(epoch, bleu)
-        seen.append(bool(schedule.state.stopped))
+        seen.append(bool(schedule.stopped))
     assert seen == stops
 
 

@@ -11,10 +11,19 @@ from omegaconf import OmegaConf
 
 from qknorm_mt.task import QKNormTranslationConfig, forget_earlier_runs, validate
 
+OFF = (
+    "grouped_shuffling",
+    "update_ordered_indices_seed",
+    "update_epoch_batch_itr",
+    "skip_remainder_batch",
+    "disable_validation",
+)
+
 
 def config(**options: Any) -> Any:
     cfg = OmegaConf.structured(QKNormTranslationConfig)
     given = {"data": "DATA", "update_freq": [1], "valid_subset": "valid"}
+    given |= dict.fromkeys(OFF, False) | {"best_checkpoint_metric": "bleu"}
     bleu = {"eval_bleu": True, "eval_tokenized_bleu": True}
     for name, value in {**given, **bleu, **options}.items():
         cfg[name] = value
@@ -35,7 +44,12 @@ def test_legal_options() -> None:
         ({"eval_tokenized_bleu": False}, "eval_tokenized_bleu=False is not allowed"),
         ({"eval_bleu_detok": "moses"}, "eval_bleu_detok='moses' is not allowed: legal is space"),
         ({"valid_subset": "valid,test"}, "valid_subset='valid,test' is not allowed"),
-        ({"eval_bleu": False, "dev_reference": "x"}, "dev_reference='x' is not allowed"),
+        (
+            {"eval_bleu": False, "best_checkpoint_metric": "loss", "dev_reference": "x"},
+            "dev_reference='x' is not allowed",
+        ),
+        ({"eval_bleu": False}, "eval_bleu=False is not allowed: legal is true with best_"),
+        *(({name: True}, f"{name}=True is not allowed: legal is false") for name in OFF),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

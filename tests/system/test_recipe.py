@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ PROCEDURE = [
     *("--cpu", "--seed", "1", "--num-workers", "0"),
     *("--log-format", "json", "--log-interval", "5"),
 ]
+
+
+# fairseq's order, whose ties depend on the epoch, and two batches an update.
+WHOLE = ["--max-update", "120", "--batch-order", "fairseq", "--update-freq", "2"]
+WHOLE += ["--max-tokens", "512"]
 
 
 def argv(data: Path, folder: Path, *more: str) -> list[str]:
@@ -81,7 +87,7 @@ def trained(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def in_one_go(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("whole")
-    done = run(*argv(toy, folder, "--max-update", "120"), cwd=folder)
+    done = run(*argv(toy, folder, *WHOLE), cwd=folder)
     assert done.returncode == 0, done.stdout
     return folder, done.stdout
 
@@ -101,6 +107,7 @@ def kill_after(lines: int, command: list[str], cwd: Path) -> str:
     for line in process.stdout:
         said += line
         if said.count("| train_inner |") >= lines:
+            time.sleep(random.uniform(0, 0.5))
             process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, said
     return said
@@ -113,9 +120,9 @@ def test_three_pieces_are_the_same_as_one_go(
     whole, whole_log = in_one_go
     moment = random.randrange(5, 15)
     print(f"killed after {moment} lines")
-    log = kill_after(moment, argv(toy, tmp_path, "--max-update", "120"), tmp_path)
+    log = kill_after(moment, argv(toy, tmp_path, *WHOLE), tmp_path)
     for updates in ("90", "120"):
-        done = run(*argv(toy, tmp_path, "--max-update", updates), cwd=tmp_path)
+        done = run(*argv(toy, tmp_path, *WHOLE, "--max-update", updates), cwd=tmp_path)
         assert done.returncode == 0, done.stdout
         log += done.stdout
     theirs, ours = trained(whole), trained(tmp_path)
@@ -136,14 +143,14 @@ def test_the_log_reports_how_full_the_batches_are(
     def filled(log: str) -> float:
         return float(re.search(r"batches, ([\d.]+)% of their positions filled", log)[1])
 
-    stock = run(
-        *argv(toy, tmp_path, "--max-update", "1", "--batch-order", "fairseq"),
-        *("--disable-validation", "--required-batch-size-multiple", "7"),
+    longer = run(
+        *argv(toy, tmp_path, *WHOLE, "--batch-order", "longer_side", "--max-update", "1"),
+        *("--required-batch-size-multiple", "7"),
         cwd=tmp_path,
     )
-    assert stock.returncode == 0, stock.stdout
-    assert filled(in_one_go[1]) > filled(stock.stdout) > 50
-    assert "of 4000 training sentences are in no batch" in stock.stdout
+    assert longer.returncode == 0, longer.stdout
+    assert filled(longer.stdout) > filled(in_one_go[1]) > 50
+    assert "of 4000 training sentences are in no batch" in longer.stdout
     assert "are in no batch" not in in_one_go[1]
 
 
@@ -166,16 +173,17 @@ def test_resuming_with_other_data_vocabulary_or_architecture_is_refused(
     shutil.copytree(in_one_go[0], checkpoints)
     before = (checkpoints / "checkpoint_last.pt").read_bytes()
 
-    other_text = tmp_path / "other-text"
-    shutil.copytree(toy, other_text)
-    for path in other_text.glob("valid.*"):
-        shutil.copy(path, path.with_name(path.name.replace("valid", "train")))
+    for name, split, other in (("other-text", "train", "valid"), ("other-dev", "valid", "test")):
+        shutil.copytree(toy, tmp_path / name)
+        for path in (tmp_path / name).glob(f"{other}.*"):
+            shutil.copy(path, path.with_name(path.name.replace(other, split)))
     root = tmp_path / "other-vocabulary"
     prepare = ["prepare", "--toy-seed", "1", "--root", str(root), "--vocab-size", "500"]
     other_vocabulary = Path(json.loads(run("data_prep", *prepare).stdout.splitlines()[-1])["data"])
 
     for data, more, message in (
-        (other_text, [], r"ValueError: the checkpoint was trained on other text than"),
+        (tmp_path / "other-text", [], "ValueError: the checkpoint was trained on other text than"),
+        (tmp_path / "other-dev", [], "ValueError: the checkpoint was trained on other text than"),
         (other_vocabulary, [], "ValueError: the checkpoint was trained with another vocabulary"),
         (toy, ["--encoder-attention-heads", "4"], "encoder_attention_heads=2 there, 4 here"),
         (toy, ["--positions", "sinusoidal"], "positions=sin_sin there, sinusoidal here"),
@@ -187,19 +195,23 @@ def test_resuming_with_other_data_vocabulary_or_architecture_is_refused(
     assert (checkpoints / "checkpoint_last.pt").read_bytes() == before
 
 
-def test_a_schedule_that_ended_stays_ended(toy: Path, tmp_path: Path) -> None:
-    stop = ("--max-update", "200", "--stop-lr", "1.0")
-    for _ in range(2):
+def test_a_schedule_that_ended_stays_ended_while_its_options_stay(
+    toy: Path, tmp_path: Path
+) -> None:
+    # Warm after 20 updates; the first epoch that ends later is the second. The third start asks
+    # for another stop rate.
+    for stop_lr, updates in (("1.0", 40), ("1.0", 40), ("0.0", 50)):
+        stop = ("--max-update", "50", "--stop-lr", stop_lr)
         done = run(*argv(toy, tmp_path, *stop), cwd=tmp_path)
         assert done.returncode == 0, done.stdout
         state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
-        # warm after 20 updates; the first epoch that ends later is the second
-        assert state["optimizer_history"][-1]["num_updates"] == 40
-    assert "stopping training because current learning rate (-1.0)" in done.stdout
+        assert state["optimizer_history"][-1]["num_updates"] == updates
+        assert ("is under --stop-lr" in done.stdout) == (updates == 40)
 
 
 TWO_RUNS = """
 import sys
+import time
 from fairseq_cli.train import cli_main
 for arguments in {calls!r}:
     sys.argv = arguments
@@ -330,14 +342,30 @@ def test_twenty_updates_of_the_papers_recipe_on_a_local_bitext(
 
 
 def test_dev_bleu_in_training_is_that_of_the_best_checkpoint_afterwards(tmp_path: Path) -> None:
-    done = run(
+    """Of a run that was killed, runner and training, after its first epoch."""
+    command = [
         *("experiments.run", "pair=toy", "recipe=paper", "recipe.max_updates=150", *SMALL),
         *(f"paths.work={tmp_path}/work", f"paths.results={tmp_path}/results"),
         *("recipe.options.lr=0.02", "recipe.options.warmup_updates=20"),
         "recipe.options.updates_per_epoch=75",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    while not list(tmp_path.glob("work/runs/*/*/*/checkpoints/checkpoint_last.pt")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = run(*command)
     assert done.returncode == 0, done.stdout
     row = json.loads((tmp_path / "results" / "runs.jsonl").read_text())
+    assert len(row["training"]["segments"]) == 2
     dev = row["training"]["dev"]
     assert [point["updates"] for point in dev] == [75, 150]
     best = max(point["bleu"] for point in dev)
