@@ -9,7 +9,7 @@ demo: env
 	$(RUN) -m experiments.demo
 
 test: env
-	$(RUN) -m pytest -m "not slow"
+	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile
 
 test-slow: env
 	$(RUN) -m pytest -m slow

@@ -26,7 +26,7 @@ EXPERIMENTS = [
     "tensorboardX",
     "tqdm",
 ]
-DEVELOPMENT = ["hypothesis", "mypy", "pytest", "pytest-timeout", "ruff"]
+DEVELOPMENT = ["hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"]
 
 setup(
     name="qknorm-mt",
