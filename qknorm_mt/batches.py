@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 from fairseq.data import BaseWrapperDataset, LanguagePairDataset
 from fairseq.data.iterators import EpochBatchIterator, ShardedIterator
+
+logger = logging.getLogger(__name__)
 
 ORDERS = ("longer_side", "fairseq")
 
@@ -20,10 +23,10 @@ class ByLongerSide(BaseWrapperDataset):
 
     def __init__(self, dataset: LanguagePairDataset):
         super().__init__(dataset)
-        self.pad_sides = (dataset.src_sizes, dataset.tgt_sizes)
+        self.src_sizes, self.tgt_sizes = dataset.src_sizes, dataset.tgt_sizes
 
     def ordered_indices(self) -> np.ndarray:
-        src, tgt = self.pad_sides
+        src, tgt = self.src_sizes, self.tgt_sizes
         return np.lexsort((tgt, src, np.maximum(src, tgt)))
 
 
@@ -35,6 +38,20 @@ def fill(batches: Sequence[Sequence[int]], src: np.ndarray, tgt: np.ndarray) -> 
             tokens += int(sizes.sum())
             padded += len(batch) * int(sizes.max())
     return tokens / padded
+
+
+def report_fill(
+    batches: Sequence[Sequence[int]], dataset: LanguagePairDataset | ByLongerSide
+) -> None:
+    """Log how full the batches are, and warn of sentences that are in none."""
+    share = fill(batches, dataset.src_sizes, dataset.tgt_sizes)
+    logger.info(f"{len(batches)} batches, {share:.1%} of their positions filled")
+    missing = len(dataset) - sum(len(batch) for batch in batches)
+    if missing:
+        logger.warning(
+            f"{missing} of {len(dataset)} training sentences are in no batch: use "
+            "--required-batch-size-multiple 1, or raise --max-tokens"
+        )
 
 
 class VirtualEpochs(EpochBatchIterator):

@@ -8,7 +8,8 @@ import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Optional
+from functools import partial
+from typing import Any, NoReturn, Optional
 
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
@@ -103,6 +104,11 @@ class QKNormTransformerConfig(FairseqDataclass):
     max_target_positions: int = option(1024, "longest target, in tokens")
 
 
+def refuse_option(cfg: Any, name: str, legal: str) -> NoReturn:
+    """Raise the ValueError of an illegal option: its name, its value and what is legal."""
+    raise ValueError(f"{name}={getattr(cfg, name)!r} is not allowed: legal is {legal}")
+
+
 def validate(cfg: QKNormTransformerConfig) -> None:
     """Refuse illegal values and combinations.
 
@@ -110,9 +116,7 @@ def validate(cfg: QKNormTransformerConfig) -> None:
         ValueError: naming the field, its value and what is legal.
     """
 
-    def refuse(name: str, legal: str) -> None:
-        raise ValueError(f"{name}={getattr(cfg, name)!r} is not allowed: legal is {legal}")
-
+    refuse = partial(refuse_option, cfg)
     length = cfg.qk_norm_init_length
     if str(cfg.qk_norm) not in QK_NORMS:
         refuse("qk_norm", f"one of {', '.join(QK_NORMS)}")

@@ -14,12 +14,15 @@ of the ``--decay-patience`` epochs before it multiplies the rate by ``--lr-decay
 
 import logging
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, List
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.optim import FairseqOptimizer
 from fairseq.optim.lr_scheduler import FairseqLRScheduler, register_lr_scheduler
 from omegaconf import II
+
+from .config import refuse_option
 
 NAME = "dev_bleu"
 AFTER_WARMUP = ("flat", "inverse_sqrt")
@@ -171,9 +174,7 @@ class DevBleuSchedule(FairseqLRScheduler):
 
 
 def validate(cfg: DevBleuScheduleConfig) -> None:
-    def refuse(name: str, legal: str) -> None:
-        raise ValueError(f"{name}={getattr(cfg, name)!r} is not allowed: legal is {legal}")
-
+    refuse = partial(refuse_option, cfg)
     if len(cfg.lr) != 1 or not cfg.lr[0] > 0:
         refuse("lr", "one rate over 0")
     if cfg.warmup_updates < 0:

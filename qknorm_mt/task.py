@@ -1,16 +1,14 @@
 """Translation as the paper trained it: its batches, epochs, dev BLEU, beam search, logit mask."""
 
 import functools
-import hashlib
 import logging
-import pickle
-import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import torch
-from fairseq import checkpoint_utils, utils
+from fairseq import utils
 from fairseq.data import data_utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
@@ -19,10 +17,11 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor
 
-from .batches import ORDERS, ByLongerSide, VirtualEpochs, fill
+from .batches import ORDERS, ByLongerSide, VirtualEpochs, report_fill
 from .bleu import NGRAMS, bleu_of, corpus_stats
-from .config import changed_options
+from .config import refuse_option
 from .generator import PaperBeamSearch
+from .resume import check_resumed, digest_of, forget_earlier_runs
 
 NAME = "translation_qknorm"
 BEAM_SEARCHES = ("paper", "fairseq")
@@ -78,9 +77,7 @@ def validate(cfg: QKNormTranslationConfig) -> None:
         ValueError: naming the option, its value and what is legal.
     """
 
-    def refuse(name: str, legal: str) -> None:
-        raise ValueError(f"{name}={getattr(cfg, name)!r} is not allowed: legal is {legal}")
-
+    refuse = partial(refuse_option, cfg)
     if cfg.updates_per_epoch < 0:
         refuse("updates_per_epoch", "at least 0")
     if cfg.updates_per_epoch and len(cfg.update_freq) != 1:
@@ -135,30 +132,8 @@ class QKNormTranslationTask(TranslationTask):
             forget_earlier_runs()
             if getattr(cfg, "logit_mask", False):
                 model.decoder.allow(self.target_types())
-            self.check_resumed(model, cfg)
+            check_resumed(self.cfg.save_dir, self.cfg.restore_file, model, cfg)
         return model
-
-    def check_resumed(self, model: Any, cfg: Any) -> None:
-        """Refuse to go on from the checkpoint of another model.
-
-        fairseq loads it later, and has one sentence for whatever does not fit.
-        """
-        path = Path(self.cfg.restore_file)
-        if self.cfg.restore_file == "checkpoint_last.pt":  # fairseq's default lies there
-            path = Path(self.cfg.save_dir) / path
-        if not path.exists():
-            return
-        try:
-            state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        except (RuntimeError, pickle.UnpicklingError):
-            return  # not one of ours
-        changed = changed_options((state.get("cfg") or {}).get("model") or {}, cfg)
-        if changed:
-            raise ValueError(
-                f"{path} was trained with another architecture: {changed}; resume with the same "
-                "options, or save to another folder"
-            )
-        model.load_state_dict(state["model"], model_cfg=cfg)
 
     def target_types(self) -> Tensor:
         """Ids that stand in the target side of train, the end of sentence and UNK."""
@@ -310,14 +285,8 @@ class QKNormTranslationTask(TranslationTask):
     @functools.cached_property
     def data_digest(self) -> str:
         """What tells binarised training and dev sets apart."""
-        digest = hashlib.sha256()
-        for folder in utils.split_paths(self.cfg.data):
-            for split in (self.cfg.train_subset, *self.cfg.valid_subset.split(",")):
-                for path in sorted(Path(folder).glob(f"{split}.*")):
-                    digest.update(path.name.encode())
-                    with path.open("rb") as file:
-                        digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
+        splits = (self.cfg.train_subset, *self.cfg.valid_subset.split(","))
+        return digest_of(utils.split_paths(self.cfg.data), splits)
 
     # Beam search ---------------------------------------------------------------------------------
 
@@ -332,27 +301,3 @@ class QKNormTranslationTask(TranslationTask):
                 )
             seq_gen_cls = PaperBeamSearch
         return super().build_generator(models, args, seq_gen_cls, *others, **kwargs)
-
-
-def forget_earlier_runs() -> None:
-    """Clear the best scores that fairseq keeps on its functions.
-
-    They outlive a training, so the next one in the same process would be measured by them.
-    """
-    vars(checkpoint_utils.save_checkpoint).clear()
-    cli = sys.modules.get("fairseq_cli.train")
-    if cli is not None:
-        vars(cli.should_stop_early).clear()
-
-
-def report_fill(batches: Any, dataset: Any) -> None:
-    """Log how full the batches are, and warn of sentences that are in none."""
-    bitext = dataset.dataset if isinstance(dataset, ByLongerSide) else dataset
-    share = fill(batches, bitext.src_sizes, bitext.tgt_sizes)
-    logger.info(f"{len(batches)} batches, {share:.1%} of their positions filled")
-    missing = len(dataset) - sum(len(batch) for batch in batches)
-    if missing:
-        logger.warning(
-            f"{missing} of {len(dataset)} training sentences are in no batch: use "
-            "--required-batch-size-multiple 1, or raise --max-tokens"
-        )

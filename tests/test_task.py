@@ -9,7 +9,8 @@ from fairseq import checkpoint_utils
 from fairseq_cli import train
 from omegaconf import OmegaConf
 
-from qknorm_mt.task import QKNormTranslationConfig, forget_earlier_runs, validate
+from qknorm_mt.resume import forget_earlier_runs
+from qknorm_mt.task import QKNormTranslationConfig, validate
 
 OFF = (
     "grouped_shuffling",
