@@ -1,4 +1,4 @@
-"""Command line of data preparation: ``python -m data_prep {prepare,undo,detokenise}``."""
+"""Command line of data preparation: ``python -m data_prep COMMAND``."""
 
 from __future__ import annotations
 
@@ -9,94 +9,206 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from . import subword
+from .bitext import SPLITS, Bitext
 from .clean import CleanConfig, detokenise
-from .prepare import SPLITS, SUBWORD_MODEL, Bitext, prepare
-from .subword import Subwords
+from .download import fetch_source
+from .parallel import cores
+from .prepare import prepare
+from .sources import MIRROR_VARIABLE, PUBLISHED, describe, find_source, load_sources, mirrors
+from .stage import log
+from .subword import METHODS, SubwordConfig
 from .text import PrepError
 from .toy import SOURCE_LANG, TARGET_LANG
 
-EXAMPLES = """\
+EXAMPLES = f"""\
 examples:
-  # Galician-English from files train.gl, train.en, dev.gl, ... that are tokenised already
+  # Galician-English as published, from the TED talks, downloaded if need be
+  python -m data_prep prepare --source ted_talks -s gl -t en --root work/data/gl-en \\
+      --subwords subword_nmt --subword-size 3000
+
+  # the same from files of your own: DIR/train.gl, DIR/train.en, DIR/dev.gl, ...
   python -m data_prep prepare -s gl -t en --train DIR/train --dev DIR/dev --test DIR/test \\
-      --root work/data/gl-en --vocab-size 3000
+      --root work/data/gl-en --subwords subword_nmt --subword-size 3000
+
+  # untokenised text, cleaned by today's habits
+  python -m data_prep prepare -s gl -t en --train DIR/train --dev DIR/dev --test DIR/test --raw \\
+      --normalise --max-ratio 2 --min-script 0.5 --drop-duplicates \\
+      --root work/data/gl-en --subwords sentencepiece_unigram --subword-size 3000
 
   # the artificial pair
-  python -m data_prep prepare --toy-seed 1 --root work/data/toy --vocab-size 600
+  python -m data_prep prepare --toy-seed 1 --root work/data/toy \\
+      --subwords sentencepiece_bpe --subword-size 600
+
+  # what can be downloaded; download it without preparing anything
+  python -m data_prep sources
+  python -m data_prep download iwslt15.en-vi --downloads work/downloads --mirror DIR_OR_URL
 
   # subword hypotheses back to words, then to plain text
   python -m data_prep undo work/data/toy/binarised-... < hypotheses.bpe > hypotheses.txt
-
-  # tokenised English to plain text
   python -m data_prep detokenise en < hypotheses.txt
+
+Mirrors are looked at before the published addresses; ${MIRROR_VARIABLE} may hold some too,
+separated by spaces.
 """
 
 
 def parser() -> argparse.ArgumentParser:
+    options: dict = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
     top = argparse.ArgumentParser(
-        prog="python -m data_prep",
-        allow_abbrev=False,
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="python -m data_prep", description=__doc__, epilog=EXAMPLES, **options
     )
     commands = top.add_subparsers(dest="command", required=True)
-    p = commands.add_parser(
-        "prepare",
-        allow_abbrev=False,
-        help="bitext files to a binarised set; prints its folder, L and g_init as JSON",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    add_prepare(
+        commands.add_parser(
+            "prepare",
+            help="text to a binarised set; prints its folder, L and g_init as JSON",
+            epilog=EXAMPLES,
+            **options,
+        )
     )
-    p.add_argument("-s", "--source-lang", default=SOURCE_LANG, help="ending of source files")
-    p.add_argument("-t", "--target-lang", default=TARGET_LANG, help="ending of target files")
-    for split in SPLITS:
-        p.add_argument(f"--{split}", type=Path, metavar="PREFIX", help=f"{split} files' prefix")
-    p.add_argument("--toy-seed", type=int, help="generate the toy pair instead of reading files")
-    p.add_argument("--root", type=Path, required=True, help="folder that the stages go into")
-    p.add_argument("--vocab-size", type=int, required=True, help="joint subword types")
-    p.add_argument("--raw", action="store_true", help="text is untokenised: apply Moses")
-    p.add_argument(
-        "--max-tokens",
-        type=int,
-        default=200,
-        help="longest training side, in words (default: %(default)s)",
-    )
-    p.add_argument(
-        "--max-ratio", type=float, default=2.0, help="largest ratio of lengths (%(default)s)"
-    )
-    p.add_argument(
-        "--ratio-from", type=int, default=6, help="shortest longer side it applies to (%(default)s)"
-    )
-    p.add_argument("--keep-duplicates", action="store_true", help="keep equal training pairs")
+    p = commands.add_parser("sources", help="what can be downloaded, with checksums and terms")
+    p.add_argument("--sources", type=Path, default=PUBLISHED, help=argparse.SUPPRESS)
+    p = commands.add_parser("download", help="download a published data set, or check it")
+    p.add_argument("source", help="its name, as `sources` lists it")
+    add_places(p)
     p = commands.add_parser("undo", help="subword lines on stdin to words on stdout")
-    p.add_argument("data", type=Path, help="binarised set whose subwords these are")
+    p.add_argument("data", type=Path, help="prepared set whose subwords these are")
     p = commands.add_parser("detokenise", help="Moses-tokenised lines on stdin to plain text")
     p.add_argument("lang", help="language code")
     return top
 
 
-def run_prepare(args: argparse.Namespace) -> None:
-    prefixes = {split: getattr(args, split) for split in SPLITS}
-    missing = [f"--{split}" for split, prefix in prefixes.items() if prefix is None]
-    if args.toy_seed is None and missing:
-        raise PrepError(f"missing {', '.join(missing)} (or --toy-seed for the toy pair)")
-    if args.toy_seed is not None and len(missing) < len(SPLITS):
-        raise PrepError("--toy-seed generates the text: give no --train, --dev or --test with it")
-    bitext = Bitext(args.source_lang, args.target_lang, prefixes, args.toy_seed)
-    config = CleanConfig(
-        args.raw, args.max_tokens, args.max_ratio, args.ratio_from, not args.keep_duplicates
+def add_places(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--downloads", type=Path, default=Path("work/downloads"), help="folder (%(default)s)"
     )
-    stage = prepare(bitext, config, args.vocab_size, args.root)
-    result = {"data": str(stage.path), "digest": stage.digest, **stage.manifest["report"]}
+    p.add_argument(
+        "--mirror",
+        action="append",
+        default=[],
+        metavar="DIR_OR_URL",
+        help="folder or address to look at first; may be given several times",
+    )
+    p.add_argument(
+        "--sources", type=Path, default=PUBLISHED, help="file of data sets (the published ones)"
+    )
+
+
+def add_prepare(p: argparse.ArgumentParser) -> None:
+    p.add_argument("-s", "--source-lang", default=SOURCE_LANG, help="code of the source language")
+    p.add_argument("-t", "--target-lang", default=TARGET_LANG, help="code of the target language")
+    p.add_argument("--root", type=Path, required=True, help="folder that the stages go into")
+    p.add_argument("--workers", type=int, default=cores(), help="processes (%(default)s)")
+    p.add_argument("--published-length", type=float, help="L to show beside ours")
+    text = p.add_argument_group("where the text is from: one of")
+    text.add_argument("--source", help="a published data set (see `python -m data_prep sources`)")
+    for split in SPLITS:
+        text.add_argument(f"--{split}", type=Path, metavar="PREFIX", help=f"{split} files' prefix")
+    text.add_argument("--toy-seed", type=int, help="generate the toy pair")
+    add_places(p)
+    rules = p.add_argument_group("cleaning (as published unless told otherwise)")
+    rules.add_argument(
+        "--raw",
+        nargs="*",
+        choices=SPLITS,
+        help="splits that are untokenised, and get Moses tokenisation (no name: all)",
+    )
+    rules.add_argument(
+        "--stray",
+        choices=("refuse", "space"),
+        default="refuse",
+        help="line separators and control characters inside a line of your files (%(default)s)",
+    )
+    rules.add_argument(
+        "--normalise", action="store_true", help="unescape entities, normalise characters"
+    )
+    rules.add_argument(
+        "--max-tokens", type=int, default=200, help="longest training side, in words (%(default)s)"
+    )
+    rules.add_argument("--max-ratio", type=float, help="largest ratio of lengths of a pair")
+    rules.add_argument(
+        "--ratio-from", type=int, default=6, help="shortest longer side it applies to (%(default)s)"
+    )
+    rules.add_argument(
+        "--min-script", type=float, help="smallest share of letters of the language's own script"
+    )
+    rules.add_argument(
+        "--drop-overlap",
+        action="store_true",
+        help="drop training pairs that share a side with dev or test",
+    )
+    rules.add_argument("--drop-duplicates", action="store_true", help="keep one of equal pairs")
+    pieces = p.add_argument_group("subwords, joint, learned on train")
+    pieces.add_argument("--subwords", choices=METHODS, required=True, help="how")
+    pieces.add_argument(
+        "--subword-size", type=int, required=True, help="merges (subword_nmt), or types"
+    )
+    pieces.add_argument(
+        "--vocabulary-threshold",
+        type=int,
+        default=1,
+        help="subword_nmt: undo merges rarer than this in a language (%(default)s)",
+    )
+
+
+def run_prepare(args: argparse.Namespace) -> None:
+    raw = SPLITS if args.raw == [] else tuple(s for s in SPLITS if s in (args.raw or ()))
+    cleaning = CleanConfig(
+        raw=raw,
+        normalise=args.normalise,
+        max_tokens=args.max_tokens,
+        max_ratio=args.max_ratio,
+        ratio_from=args.ratio_from,
+        min_script=args.min_script,
+        drop_overlap=args.drop_overlap,
+        drop_duplicates=args.drop_duplicates,
+    )
+    subwords = SubwordConfig(args.subwords, args.subword_size, args.vocabulary_threshold)
+    data, report = prepare(
+        bitext_of(args), cleaning, subwords, args.root, args.workers, args.published_length
+    )
+    if report.made:
+        log((report.path / "report.md").read_text(encoding="utf-8"))
+    log(f"report (report.md, report.json, lengths.svg): {report.path}")
+    places = {"data": str(data.path), "report": str(report.path)}
+    result = {**places, "digest": data.digest, **data.manifest["report"]}
     print(json.dumps(result, ensure_ascii=False))
 
 
+def bitext_of(args: argparse.Namespace) -> Bitext:
+    prefixes = {split: getattr(args, split) for split in SPLITS}
+    given = [f"--{split}" for split, prefix in prefixes.items() if prefix is not None]
+    kinds = [bool(given), args.source is not None, args.toy_seed is not None]
+    if sum(kinds) != 1 or (given and len(given) < len(SPLITS)):
+        raise PrepError(
+            "say where the text is from by exactly one of --source, --toy-seed, and all of "
+            f"{', '.join('--' + split for split in SPLITS)}"
+        )
+    return Bitext(
+        args.source_lang,
+        args.target_lang,
+        source=find_source(args.source, args.sources) if args.source else None,
+        downloads=args.downloads,
+        mirrors=mirrors(args.mirror),
+        prefixes=prefixes if given else {},
+        replace_stray=args.stray == "space",
+        toy_seed=args.toy_seed,
+    )
+
+
+def run_sources(args: argparse.Namespace) -> None:
+    print("\n\n".join(describe(source) for source in load_sources(args.sources).values()))
+
+
+def run_download(args: argparse.Namespace) -> None:
+    source = find_source(args.source, args.sources)
+    for path in fetch_source(source, args.downloads, mirrors(args.mirror)).values():
+        print(path)
+
+
 def run_undo(args: argparse.Namespace) -> None:
-    model = args.data / SUBWORD_MODEL
-    if not model.is_file():
-        raise PrepError(f"{args.data} is no binarised set: it has no {SUBWORD_MODEL}")
-    filter_stdin(Subwords(model).decode)
+    filter_stdin(lambda lines: subword.undo(lines, args.data))
 
 
 def run_detokenise(args: argparse.Namespace) -> None:
@@ -116,7 +228,13 @@ def explain(error: OSError) -> str:
     return f"{error.filename or 'a file'}: {error.strerror or error}"
 
 
-COMMANDS = {"prepare": run_prepare, "undo": run_undo, "detokenise": run_detokenise}
+COMMANDS = {
+    "prepare": run_prepare,
+    "sources": run_sources,
+    "download": run_download,
+    "undo": run_undo,
+    "detokenise": run_detokenise,
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -132,6 +250,9 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {explain(error)}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: the same command goes on from there", file=sys.stderr)
+        return 130
     return 0
 
 

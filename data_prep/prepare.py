@@ -1,4 +1,4 @@
-"""The chain: bitext -> clean -> subword -> binarised, each a stage that is done once."""
+"""The chain: bitext -> clean -> subword -> binarised -> report, each a stage that is done once."""
 
 from __future__ import annotations
 
@@ -8,208 +8,282 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from tqdm import tqdm
 
-from . import toy
-from .clean import CleanConfig, clean, tokenise
-from .stage import Stage, log, run_stage, sha256_file
-from .subword import Subwords, learn
-from .text import PrepError, read_bitext, read_lines, write_lines
+from . import subword
+from .bitext import SPLITS, Bitext, bitext_stage
+from .clean import CleanConfig, Tally, clean, to_words
+from .parallel import map_chunks
+from .report import report_stage
+from .stage import Stage, log, run_stage
+from .subword import METHODS, SubwordConfig
+from .text import LineWriter, Pair, PairWriter, PrepError, iter_bitext, iter_lines
 
-SPLITS = ("train", "dev", "test")
 LENGTH_PERCENTILE = 97.5
-SUBWORD_MODEL = "subword.model"
+LOSSY_SHOWN = 20
+
+Item = TypeVar("Item")
 
 
-@dataclass(frozen=True)
-class Bitext:
-    """What to prepare.
+def prepare(
+    bitext: Bitext,
+    cleaning: CleanConfig,
+    subwords: SubwordConfig,
+    root: Path,
+    workers: int,
+    published_length: float | None = None,
+) -> tuple[Stage, Stage]:
+    """Run what is missing of the chain under ``root``; returns its last two stages.
 
-    Attributes:
-        source_lang, target_lang: language codes, the endings of the files.
-        prefixes: split to path; the files are ``<prefix>.<language>``. Empty for the toy pair,
-            which is generated.
-        toy_seed: seed of the toy pair.
-    """
-
-    source_lang: str
-    target_lang: str
-    prefixes: Mapping[str, Path]
-    toy_seed: int | None = None
-
-    @property
-    def langs(self) -> tuple[str, str]:
-        return self.source_lang, self.target_lang
-
-
-def prepare(bitext: Bitext, config: CleanConfig, vocab_size: int, root: Path) -> Stage:
-    """Run what is missing of the chain under ``root`` and return its last stage.
-
-    That stage's folder is what fairseq trains on. It also holds the subword model and the
-    references, and its manifest reports ``length_percentile`` (L) and ``g_init``.
+    The first one's folder is what fairseq trains on. It also holds the subwords and the
+    references, and its manifest reports ``length_percentile`` (L) and ``g_init``. The second one
+    is the report for people, which sets ``published_length`` beside L.
 
     Raises:
         PrepError: if the input is at fault, with file and line.
     """
-    check(bitext, config, vocab_size)
+    check(cleaning, subwords)
     raw = bitext_stage(bitext, root)
-    cleaned = clean_stage(bitext, config, raw, root)
-    pieces = subword_stage(bitext, vocab_size, cleaned, root)
-    return binarise_stage(bitext, raw if config.raw else None, cleaned, pieces, root)
+    cleaned = clean_stage(bitext.langs, cleaning, raw, root, workers)
+    pieces = subword_stage(bitext.langs, subwords, cleaned, root, workers)
+    data = binarise_stage(bitext.langs, cleaning, raw, cleaned, pieces, root, workers)
+    return data, report_stage((raw, cleaned, pieces, data), published_length, root)
 
 
-def check(bitext: Bitext, config: CleanConfig, vocab_size: int) -> None:
+def check(cleaning: CleanConfig, subwords: SubwordConfig) -> None:
     """Refuse options that would silently make something else than was meant."""
-    if bitext.source_lang == bitext.target_lang:
-        raise PrepError(f"source and target language are both {bitext.source_lang!r}")
-    if bitext.toy_seed is not None and bitext.langs != (toy.SOURCE_LANG, toy.TARGET_LANG):
-        raise PrepError(
-            f"the toy pair's languages are {toy.SOURCE_LANG} and {toy.TARGET_LANG}, "
-            f"not {bitext.source_lang} and {bitext.target_lang}"
-        )
-    for name, value in {"vocab_size": vocab_size, **asdict(config)}.items():
-        if not isinstance(value, bool) and value < 1:
+    if subwords.method not in METHODS:
+        raise PrepError(f"subwords={subwords.method!r} is not allowed: legal is one of {METHODS}")
+    for name, value in {**asdict(cleaning), **asdict(subwords)}.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name == "min_script" and number and not 0 < value <= 1:
+            raise PrepError(f"min_script={value} is not allowed: legal is over 0, up to 1")
+        if name != "min_script" and number and value < 1:
             raise PrepError(f"{name}={value} is not allowed: legal is at least 1")
 
 
-def read_split(stage: Stage, split: str, bitext: Bitext) -> list[tuple[str, str]]:
-    return read_bitext(stage.path / split, *bitext.langs)
+def watch(items: Iterable[Item], what: str, unit: str = " pairs") -> Iterator[Item]:
+    """With a progress bar, for work that takes a while."""
+    yield from tqdm(items, desc=what, unit=unit, disable=None, delay=2)
 
 
-def write_split(
-    folder: Path, split: str, bitext: Bitext, pairs: list[tuple[str, str]]
-) -> dict[str, int]:
-    for side, lang in enumerate(bitext.langs):
-        write_lines(folder / f"{split}.{lang}", [pair[side] for pair in pairs])
-    return {"lines": len(pairs)}
-
-
-def bitext_stage(bitext: Bitext, root: Path) -> Stage:
-    """Check the user's files and copy them, or generate the toy pair."""
+def clean_stage(langs: Pair, config: CleanConfig, raw: Stage, root: Path, workers: int) -> Stage:
+    """Every split as words; drops training pairs only: dev and test keep their every line."""
 
     def build(folder: Path) -> dict[str, Any]:
-        if bitext.toy_seed is not None:
-            splits = toy.generate(bitext.toy_seed)
-        else:
-            splits = {s: read_bitext(bitext.prefixes[s], *bitext.langs) for s in SPLITS}
-        return {split: write_split(folder, split, bitext, splits[split]) for split in SPLITS}
+        held_out: tuple[set[str], set[str]] = (set(), set())
+        counts: dict[str, Any] = {}
+        for split in ("dev", "test"):
+            convert = partial(to_words, langs=langs, raw=split in config.raw, config=config)
+            pairs = watch(iter_bitext(raw.path / split, langs), f"clean {split}")
+            with PairWriter(folder / split, langs) as out:
+                for chunk in map_chunks(convert, pairs, workers):
+                    for pair in chunk:
+                        out.write(pair)
+                        for side, known in zip(pair, held_out, strict=True):
+                            known.add(side)
+            counts[split] = {"lines": out.lines}
+        tally = Tally()
+        pairs = watch(iter_bitext(raw.path / "train", langs), "clean train")
+        with PairWriter(folder / "train", langs) as out:
+            for pair in clean(pairs, langs, config, held_out, tally, workers):
+                out.write(pair)
+        dropped = dict(tally.dropped)
+        if not out.lines:
+            raise PrepError(f"cleaning dropped every training pair: {dropped}")
+        log(f"clean: {out.lines} training pairs stay, dropped: {dropped}")
+        with LineWriter(folder / "dropped.tsv") as sample:
+            for row in tally.rows():
+                sample.write(row)
+        counts["train"] = {"lines": out.lines, "dropped": dropped}
+        return counts | {"overlap": overlap(folder, langs, tally)}
 
-    inputs = {}
-    if bitext.toy_seed is None:
-        for split in SPLITS:
-            read_bitext(bitext.prefixes[split], *bitext.langs)  # complain before digesting
-            for lang in bitext.langs:
-                path = bitext.prefixes[split].with_name(f"{bitext.prefixes[split].name}.{lang}")
-                inputs[f"{split}.{lang}"] = sha256_file(path)
-    options = {"langs": bitext.langs, "toy_seed": bitext.toy_seed}
-    return run_stage(root, "bitext", 1, options, inputs, build)
-
-
-def clean_stage(bitext: Bitext, config: CleanConfig, raw: Stage, root: Path) -> Stage:
-    """Tokenise every split; drop training pairs only: dev and test keep their every line."""
-
-    def build(folder: Path) -> dict[str, Any]:
-        report: dict[str, Any] = {}
-        for split in SPLITS:
-            pairs = tokenise(read_split(raw, split, bitext), bitext.langs, config.raw)
-            dropped: dict[str, int] = {}
-            if split == "train":
-                pairs, dropped = clean(pairs, config)
-                if not pairs:
-                    raise PrepError(f"cleaning dropped every training pair: {dropped}")
-                log(f"clean: {len(pairs)} training pairs stay, dropped: {dropped}")
-            report[split] = {**write_split(folder, split, bitext, pairs), "dropped": dropped}
-        return report
-
-    return run_stage(root, "clean", 1, asdict(config), {"bitext": raw.digest}, build)
+    return run_stage(root, "clean", 2, asdict(config), {"bitext": raw.digest}, build)
 
 
-def subword_stage(bitext: Bitext, vocab_size: int, cleaned: Stage, root: Path) -> Stage:
+def overlap(folder: Path, langs: Pair, tally: Tally) -> dict[str, int]:
+    """Lines of each dev and test file that also stand in the training file of their language."""
+    return {
+        f"{split}.{lang}": sum(line in shared for line in iter_lines(folder / f"{split}.{lang}"))
+        for split in ("dev", "test")
+        for lang, shared in zip(langs, tally.shared, strict=True)
+    }
+
+
+@dataclass
+class Encoded:
+    """A file's lines as pieces, or a chunk of them, with what is counted on the way.
+
+    Attributes:
+        lengths: how many lines have so many pieces.
+        pieces: how often each piece occurs.
+        lossy: numbers of lines (from 1) that undoing does not give back.
+        longest: pieces in the longest line, and its number.
+    """
+
+    lines: list[str]
+    lengths: Counter[int] = field(default_factory=Counter)
+    pieces: Counter[str] = field(default_factory=Counter)
+    lossy: list[int] = field(default_factory=list)
+    longest: tuple[int, int] = (0, 0)
+
+    def add(self, chunk: Encoded) -> None:
+        before = self.lengths.total()
+        self.lengths += chunk.lengths
+        self.pieces += chunk.pieces
+        self.lossy += [before + line for line in chunk.lossy]
+        if chunk.longest[0] > self.longest[0]:
+            self.longest = (chunk.longest[0], before + chunk.longest[1])
+
+
+def encode(words: list[str], folder: Path, lang: str) -> Encoded:
+    """A chunk of lines as pieces."""
+    subwords = subword.load(folder)
+    lines = subwords.encode(words, lang)
+    chunk = Encoded(lines)
+    for number, (line, back) in enumerate(zip(lines, subwords.decode(lines), strict=True), 1):
+        pieces = line.split(" ") if line else []
+        chunk.lengths[len(pieces)] += 1
+        chunk.pieces.update(pieces)
+        if back != words[number - 1]:
+            chunk.lossy.append(number)
+        if len(pieces) > chunk.longest[0]:
+            chunk.longest = (len(pieces), number)
+    return chunk
+
+
+def count_words(path: Path) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for line in iter_lines(path):
+        counts.update(line.split(" ") if line else ())
+    return counts
+
+
+def subword_stage(
+    langs: Pair, config: SubwordConfig, cleaned: Stage, root: Path, workers: int
+) -> Stage:
     """Learn subwords on the training pairs alone; encode every split."""
 
     def build(folder: Path) -> dict[str, Any]:
-        sentences = (side for pair in read_split(cleaned, "train", bitext) for side in pair)
-        (folder / SUBWORD_MODEL).write_bytes(learn(sentences, vocab_size))
-        subwords = Subwords(folder / SUBWORD_MODEL)
-        report: dict[str, Any] = {}
-        for split in SPLITS:
-            for lang in bitext.langs:
-                words = read_lines(cleaned.path / f"{split}.{lang}")
-                encoded = subwords.encode(words)
-                write_lines(folder / f"{split}.{lang}", encoded)
-                lossy = sum(a != b for a, b in zip(subwords.decode(encoded), words, strict=True))
-                tokens = sum(len(line.split()) for line in encoded)
-                report[f"{split}.{lang}"] = {"tokens": tokens, "lossy_lines": lossy}
-        return report
+        words = {lang: count_words(cleaned.path / f"train.{lang}") for lang in langs}
+        subword.learn(words, config, folder)
+        known: Counter[str] = Counter()
+        files: dict[str, Any] = {}
+        for name in (f"{split}.{lang}" for split in SPLITS for lang in langs):
+            split, lang = name.split(".", 1)
+            own = words[lang] if split == "train" else count_words(cleaned.path / name)
+            total = encode_file(cleaned.path / name, folder / name, folder, lang, workers)
+            if split == "train":
+                known += total.pieces
+            files[name] = {
+                "words": own.total(),
+                "word_types": len(own),
+                "unseen_word_types": sum(word not in words[lang] for word in own),
+                "tokens": total.pieces.total(),
+                "types": len(total.pieces),
+                "unknown_tokens": sum(n for piece, n in total.pieces.items() if piece not in known),
+                "lengths": {str(n): total.lengths[n] for n in sorted(total.lengths)},
+                "longest": dict(zip(("tokens", "line"), total.longest, strict=True)),
+                "lossy_lines": len(total.lossy),
+                "lossy": total.lossy[:LOSSY_SHOWN],
+            }
+        return {"files": files}
 
-    options = {"vocab_size": vocab_size, "langs": bitext.langs}
-    return run_stage(root, "subword", 1, options, {"clean": cleaned.digest}, build)
+    options = {**asdict(config), "langs": langs}
+    return run_stage(root, "subword", 2, options, {"clean": cleaned.digest}, build)
+
+
+def encode_file(source: Path, target: Path, folder: Path, lang: str, workers: int) -> Encoded:
+    lines = watch(iter_lines(source), f"encode {source.name}", " lines")
+    total = Encoded([])
+    with LineWriter(target) as out:
+        for chunk in map_chunks(partial(encode, folder=folder, lang=lang), lines, workers):
+            total.add(chunk)
+            for line in chunk.lines:
+                out.write(line)
+    return total
 
 
 def binarise_stage(
-    bitext: Bitext, raw: Stage | None, cleaned: Stage, pieces: Stage, root: Path
+    langs: Pair,
+    cleaning: CleanConfig,
+    raw: Stage,
+    cleaned: Stage,
+    pieces: Stage,
+    root: Path,
+    workers: int,
 ) -> Stage:
-    """fairseq's binary form with a joined dictionary, references, and L.
+    """fairseq's binary form with a joined dictionary, the subwords, references, and L.
 
-    ``reference.<split>.<language>`` is tokenised as the hypotheses will be. Where the text came
-    ``raw``, ``plain.<split>.<language>`` is the reference as it came.
+    ``reference.<split>.<language>`` is tokenised as the hypotheses will be. Where the text of a
+    split came untokenised, ``plain.<split>.<language>`` is the reference as it came.
     """
+    plain = [split for split in ("dev", "test") if split in cleaning.raw]
 
     def build(folder: Path) -> dict[str, Any]:
-        command = [
-            *(sys.executable, "-m", "fairseq_cli.preprocess"),
-            *("--source-lang", bitext.source_lang, "--target-lang", bitext.target_lang),
-            *("--trainpref", str(pieces.path / "train"), "--validpref", str(pieces.path / "dev")),
-            *("--testpref", str(pieces.path / "test"), "--joined-dictionary"),
-            *("--destdir", str(folder), "--workers", "1"),
-        ]
-        run_quietly(command)
-        (folder / "preprocess.log").unlink()  # names the folder, so it would change the digest
-        shutil.copy(pieces.path / SUBWORD_MODEL, folder / SUBWORD_MODEL)
+        binarise(langs, pieces.path, folder, workers)
+        for path in subword.files(pieces.path):
+            shutil.copy(path, folder)
         for split in ("dev", "test"):
-            name = f"{split}.{bitext.target_lang}"
+            name = f"{split}.{langs[1]}"
             shutil.copy(cleaned.path / name, folder / f"reference.{name}")
-            if raw:
+            if split in plain:
                 shutil.copy(raw.path / name, folder / f"plain.{name}")
-        lengths = training_lengths(pieces, bitext)
-        # Henry et al. 2020, section 3; without the end-of-sentence symbol.
-        length = float(np.percentile(lengths, LENGTH_PERCENTILE))
+        files, counts = pieces.manifest["report"]["files"], cleaned.manifest["report"]
+        length = percentile(training_lengths(files), LENGTH_PERCENTILE)
         return {
-            "source_lang": bitext.source_lang,
-            "target_lang": bitext.target_lang,
-            "lines": {split: cleaned.manifest["report"][split]["lines"] for split in SPLITS},
-            "dropped": cleaned.manifest["report"]["train"]["dropped"],
-            "tokens": {name: count["tokens"] for name, count in pieces.manifest["report"].items()},
-            "longest": longest_lines(pieces, bitext),
+            "source_lang": langs[0],
+            "target_lang": langs[1],
+            "subwords": pieces.manifest["config"],
+            "lines": {split: counts[split]["lines"] for split in SPLITS},
+            "dropped": counts["train"]["dropped"],
+            "tokens": {name: file["tokens"] for name, file in files.items()},
+            "longest": {name: file["longest"] for name, file in files.items()},
             "length_percentile": length,
             "g_init": math.log2(length * length - length) if length >= 2 else None,
         }
 
     inputs = {"subword": pieces.digest, "clean": cleaned.digest}
-    if raw:
+    if plain:
         inputs["bitext"] = raw.digest
-    return run_stage(root, "binarised", 3, {"langs": bitext.langs}, inputs, build)
+    return run_stage(root, "binarised", 4, {"langs": langs, "plain": plain}, inputs, build)
 
 
-def longest_lines(pieces: Stage, bitext: Bitext) -> dict[str, dict[str, int]]:
-    """Length in subword tokens, and line, of the longest sentence of each file."""
-    longest = {}
-    for split in SPLITS:
-        for lang in bitext.langs:
-            lines = read_lines(pieces.path / f"{split}.{lang}")
-            tokens, line = max((len(text.split()), -i) for i, text in enumerate(lines, start=1))
-            longest[f"{split}.{lang}"] = {"tokens": tokens, "line": -line}
-    return longest
+def binarise(langs: Pair, pieces: Path, folder: Path, workers: int) -> None:
+    command = [
+        *(sys.executable, "-m", "fairseq_cli.preprocess"),
+        *("--source-lang", langs[0], "--target-lang", langs[1], "--joined-dictionary"),
+        *("--trainpref", str(pieces / "train"), "--validpref", str(pieces / "dev")),
+        *("--testpref", str(pieces / "test"), "--destdir", str(folder), "--workers", str(workers)),
+    ]
+    run_quietly(command)
+    (folder / "preprocess.log").unlink()  # names the folder, so it would change the digest
 
 
-def training_lengths(pieces: Stage, bitext: Bitext) -> list[int]:
-    """Lengths in subword tokens of all training sequences, source and target."""
-    return [len(side.split()) for pair in read_split(pieces, "train", bitext) for side in pair]
+def training_lengths(files: dict[str, Any]) -> Counter[int]:
+    """How many training sequences, source and target, have so many subword tokens.
+
+    Without the end-of-sentence symbol (Henry et al. 2020, section 3).
+    """
+    lengths: Counter[int] = Counter()
+    for name, file in files.items():
+        if name.startswith("train."):
+            lengths.update({int(n): count for n, count in file["lengths"].items()})
+    return lengths
+
+
+def percentile(lengths: Counter[int], percent: float) -> float:
+    values = sorted(lengths)
+    repeated = np.repeat(np.array(values), [lengths[n] for n in values])
+    return float(np.percentile(repeated, percent))
 
 
 def run_quietly(command: list[str]) -> None:

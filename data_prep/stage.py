@@ -14,12 +14,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 MANIFEST = "manifest.json"
 
@@ -31,10 +32,12 @@ class Stage:
     Attributes:
         path: its folder.
         manifest: what made it, what it holds (bytes and sha256 of each file) and its report.
+        made: whether it was made just now, not found.
     """
 
     path: Path
     manifest: Mapping[str, Any]
+    made: bool = field(default=False, compare=False)
 
     @property
     def digest(self) -> str:
@@ -73,14 +76,26 @@ def run_stage(
     made_by = {"stage": name, "version": version, "config": dict(config), "inputs": dict(inputs)}
     target = root / f"{name}-{digest_of(made_by)[:12]}"
     root.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{target}.lock"):
-        manifest = read_manifest(target)
-        if manifest is None:
-            log(f"{name}: making {target}")
-            manifest = make(target, made_by, build)
-        else:
-            log(f"{name}: found {target}")
-    return Stage(target, manifest)
+    with lock(Path(f"{target}.lock"), name):
+        found = read_manifest(target)
+        log(f"{name}: {'found' if found else 'making'} {target}")
+        manifest = found or make(target, made_by, build)
+    return Stage(target, manifest, made=found is None)
+
+
+@contextmanager
+def lock(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock file, saying so if another process has it; a killed holder frees it."""
+    held = FileLock(path)
+    try:
+        held.acquire(timeout=0)
+    except Timeout:
+        log(f"{what}: another process is at it: waiting")
+        held.acquire()
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -115,7 +130,7 @@ def make(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return manifest
+    return dict(json.loads(text))  # as a later run will read it
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 PLUGIN = Path(__file__).resolve().parents[1] / "qknorm_mt"
-# The toy pair is generated; every other pair is read from files.
 SPLITS = ("train", "dev", "test")
-
+# What fairseq calls the undoing of each kind of subwords.
+REMOVE_BPE = {
+    "subword_nmt": "subword_nmt",
+    "sentencepiece_bpe": "sentencepiece",
+    "sentencepiece_unigram": "sentencepiece",
+}
 
 # fairseq's default of 8 drops the last sentences of every data set whose size is no multiple of 8
 # (facebookresearch/fairseq#5036): from training, from dev loss, and from the hypotheses.
@@ -28,28 +32,41 @@ def prepare_argv(cfg: Mapping[str, Any]) -> list[str]:
     """Arguments of ``python -m data_prep`` for the pair.
 
     Raises:
-        RunError: if the pair is read from files and ``data.mirror`` is missing or no folder.
+        RunError: if it is not said where the pair's text is, or ``data.local`` is no folder.
     """
     pair, prep = cfg["pair"], cfg["prep"]
-    root = Path(cfg["paths"]["work"]) / "data" / pair["name"]
-    argv = ["prepare", "-s", pair["source_lang"], "-t", pair["target_lang"], "--root", str(root)]
-    for name in ("vocab_size", "max_tokens", "max_ratio", "ratio_from"):
-        argv += [flag(name), str(prep[name])]
+    work = Path(cfg["paths"]["work"])
+    argv = ["prepare", "-s", pair["source_lang"], "-t", pair["target_lang"]]
+    argv += ["--root", str(work / "data" / pair["name"])]
+    argv += to_flags({n: v for n, v in prep.items() if n not in ("name", "raw")})
     if prep["raw"]:
-        argv.append("--raw")
+        argv += ["--raw", *(prep["raw"] if isinstance(prep["raw"], list) else SPLITS)]
+    if isinstance(pair["settings"]["length"], int):
+        argv += ["--published-length", str(pair["settings"]["length"])]
+    return argv + text_argv(cfg["data"], pair, work)
+
+
+def text_argv(data: Mapping[str, Any], pair: Mapping[str, Any], work: Path) -> list[str]:
+    """Where the text is from: generated, a folder of files, or a published data set."""
     if pair["toy_seed"] is not None:
-        return [*argv, "--toy-seed", str(pair["toy_seed"])]
-    mirror = cfg["data"]["mirror"]
-    if mirror is None:
+        return ["--toy-seed", str(pair["toy_seed"])]
+    if data["local"] is not None:
+        if not Path(data["local"]).is_dir():
+            raise RunError(f"data.local={data['local']}: no such folder")
+        prefixes = {split: str(Path(data["local"]) / pair["files"][split]) for split in SPLITS}
+        return to_flags(prefixes)
+    if data["source"] is None:
         raise RunError(
-            f"pair={pair['name']} is read from files: give their folder as data.mirror=DIR; "
-            f"expected inside it: {', '.join(expected_files(pair))}"
+            f"pair={pair['name']} has no published data set: give the folder of its files as "
+            f"data.local=DIR; expected inside it: {', '.join(expected_files(pair))}"
         )
-    if not Path(mirror).is_dir():
-        raise RunError(f"data.mirror={mirror}: no such folder")
-    for split in SPLITS:
-        argv += [f"--{split}", str(Path(mirror) / pair["files"][split])]
-    return argv
+    return to_flags(
+        {
+            "source": data["source"],
+            "downloads": str(work / "downloads"),
+            "mirror": data["mirror"],
+        }
+    )
 
 
 def expected_files(pair: Mapping[str, Any]) -> list[str]:
@@ -57,16 +74,21 @@ def expected_files(pair: Mapping[str, Any]) -> list[str]:
     return [f"{pair['files'][split]}.{lang}" for split in SPLITS for lang in langs]
 
 
-def train_options(cfg: Mapping[str, Any], length_percentile: float) -> dict[str, Any]:
-    """``fairseq-train`` options, by name, of the recipe with the attention in it."""
+def train_options(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """``fairseq-train`` options, by name, of the recipe with the attention in it.
+
+    Args:
+        data: what ``data_prep`` reports of the prepared set: its L, its subwords.
+    """
     attn = dict(cfg["attn"]["options"])
     if attn.get("qk_norm_init_length") == "data":
-        attn["qk_norm_init_length"] = length_percentile
+        attn["qk_norm_init_length"] = data["length_percentile"]
     options = {**cfg["recipe"]["options"], **attn, "seed": cfg["seed"]}
     if options.get("eval_bleu"):  # dev is decoded in training as it is afterwards
         search = {n: v for n, v in cfg["decode"].items() if n != "max_tokens"}
         options["beam_search"] = search.pop("beam_search", None)
         options["eval_bleu_args"] = json.dumps(search)
+        options["eval_bleu_remove_bpe"] = REMOVE_BPE[data["subwords"]["method"]]
     return options
 
 

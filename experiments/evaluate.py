@@ -77,8 +77,9 @@ def make_row(
         "decode": run.cfg["decode"],
         "data": {
             key: run.data[key]
-            for key in ("digest", "lines", "tokens", "length_percentile", "g_init")
+            for key in ("digest", "lines", "tokens", "subwords", "length_percentile", "g_init")
         },
+        "prep": {key: run.cfg["prep"][key] for key in ("name", "raw")},
         "training": summary,
         "dev_ppl": best["ppl"],
         "best_update": best["updates"],

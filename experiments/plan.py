@@ -60,7 +60,7 @@ def open_run(cfg: dict[str, Any]) -> Run:
     check_libraries()
     commands.check_settings(cfg)
     data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
-    options = commands.train_options(cfg, data["length_percentile"])
+    options = commands.train_options(cfg, data)
     commands.check_lengths(options, data["longest"])
     name = commands.run_name(cfg, options, data["digest"])
     return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)

@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
-LIBRARIES = ("torch", "ve-fairseq", "hydra-core", "sacrebleu", "sentencepiece")
+LIBRARIES = (
+    *("torch", "ve-fairseq", "hydra-core", "sacrebleu"),
+    *("sentencepiece", "subword-nmt", "sacremoses"),
+)
 ROOT = Path(__file__).resolve().parents[1]
 
 

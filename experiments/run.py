@@ -2,8 +2,8 @@
 
     python -m experiments.run                                   # toy pair, QKNorm, a few minutes
     python -m experiments.run attn=none                         # its baseline
-    python -m experiments.run pair=gl-en recipe=cpu data.mirror=DIR
-    python -m experiments.run pair=gl-en recipe=cpu data.mirror=DIR runtime.core=1 seed=2
+    python -m experiments.run pair=gl-en recipe=cpu           # downloads the TED talks
+    python -m experiments.run pair=gl-en recipe=cpu data.local=DIR runtime.core=1 seed=2
     python -m experiments.run --cfg job                         # show the settings, run nothing
 
 Prepares what is missing, prints the exact ``fairseq-train`` command, trains in a process of its

@@ -106,6 +106,25 @@ def validate(cfg: QKNormTranslationConfig) -> None:
         refuse("dev_reference", "none without eval_bleu")
 
 
+def check_subwords(cfg: QKNormTranslationConfig, dictionary: Any) -> None:
+    """Refuse to undo, for dev BLEU, subwords of another kind than the dictionary has.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    remove = cfg.eval_bleu_remove_bpe
+    kinds = {
+        "sentencepiece": any(symbol.startswith("\u2581") for symbol in dictionary.symbols),
+        "subword_nmt": any(symbol.endswith("@@") for symbol in dictionary.symbols),
+    }
+    kind = {"@@": "subword_nmt", "@@ ": "subword_nmt"}.get(remove or "", remove)
+    if cfg.eval_bleu and kind in kinds and not kinds[kind]:
+        found = [name for name, there in kinds.items() if there]
+        refuse_option(
+            cfg, "eval_bleu_remove_bpe", f"{found[0] if found else 'none'}, as the dictionary is"
+        )
+
+
 @register_task(NAME, dataclass=QKNormTranslationConfig)
 class QKNormTranslationTask(TranslationTask):
     """fairseq's translation task with the paper's training procedure.
@@ -127,6 +146,7 @@ class QKNormTranslationTask(TranslationTask):
         self.trains = not from_checkpoint
         if self.trains:
             validate(self.cfg)
+            check_subwords(self.cfg, self.tgt_dict)
         model = super().build_model(cfg, from_checkpoint)
         if self.trains:
             forget_earlier_runs()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -19,6 +18,7 @@ from experiments.training_log import parse_line, summarise
 from .conftest import ROOT
 
 CONF = ROOT / "conf"
+DATA = {"length_percentile": 41.0, "subwords": {"method": "subword_nmt"}}
 GROUPS = {p.name: sorted(f.stem for f in p.glob("*.yaml")) for p in CONF.iterdir() if p.is_dir()}
 
 
@@ -36,7 +36,7 @@ def composed(*overrides: str) -> dict:
 @pytest.mark.parametrize("attn", GROUPS["attn"])
 def test_every_combination_composes(pair: str, recipe: str, attn: str) -> None:
     cfg = composed(f"pair={pair}", f"recipe={recipe}", f"attn={attn}")
-    options = commands.train_options(cfg, 72.0)
+    options = commands.train_options(cfg, DATA)
     assert options["qk_norm"] == attn
     argv = commands.train_argv(options, "DATA", "CHECKPOINTS", ("aa", "bb"))
     assert all(isinstance(word, str) for word in argv)
@@ -58,7 +58,7 @@ def test_experiments_open_with_their_command_and_compose(name: str) -> None:
     assert command.startswith("# python -m experiments.run ")
     assert f"+experiment={name} " in command
     cfg = composed(f"+experiment={name}")
-    commands.train_argv(commands.train_options(cfg, 72.0), "DATA", "CHECKPOINTS", ("aa", "bb"))
+    commands.train_argv(commands.train_options(cfg, DATA), "DATA", "CHECKPOINTS", ("aa", "bb"))
 
 
 def test_flags() -> None:
@@ -71,17 +71,53 @@ def test_pasteable_commands_are_quoted() -> None:
 
 
 def test_l_comes_from_the_data_unless_given() -> None:
-    assert commands.train_options(composed(), 41.0)["qk_norm_init_length"] == 41.0
+    assert commands.train_options(composed(), DATA)["qk_norm_init_length"] == 41.0
     given = composed("attn.options.qk_norm_init_length=72")
-    assert commands.train_options(given, 41.0)["qk_norm_init_length"] == 72
-    assert "qk_norm_init_length" not in commands.train_options(composed("attn=none"), 41.0)
+    assert commands.train_options(given, DATA)["qk_norm_init_length"] == 72
+    assert "qk_norm_init_length" not in commands.train_options(composed("attn=none"), DATA)
 
 
-def test_a_missing_mirror_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"give their folder as data.mirror=DIR.*train\.gl"):
-        commands.prepare_argv(composed("pair=gl-en"))
-    with pytest.raises(RunError, match=r"data.mirror=.*nowhere: no such folder"):
-        commands.prepare_argv(composed("pair=gl-en", f"data.mirror={tmp_path}/nowhere"))
+def test_where_the_text_is_from() -> None:
+    def argv(*overrides: str) -> str:
+        return " ".join(commands.prepare_argv(composed("paths.work=W", *overrides)))
+
+    assert argv("pair=toy").endswith(" --toy-seed 1")
+    published = argv("pair=gl-en", "data.mirror=http://here/")
+    assert published.endswith(" --source ted_talks --downloads W/downloads --mirror http://here/")
+    assert "--source qi18naacl" in argv("pair=gl-en", "data.source=qi18naacl")
+    local = argv("pair=gl-en", f"data.local={ROOT}")
+    assert local.endswith(
+        f"--train {ROOT}/ted_gl_en/train --dev {ROOT}/ted_gl_en/dev --test {ROOT}/ted_gl_en/test"
+    )
+    with pytest.raises(
+        RunError, match=r"as data.local=DIR; expected inside it: ted_gl_en/train\.gl"
+    ):
+        argv("pair=gl-en", "data.source=null")
+    with pytest.raises(RunError, match=r"data.local=.*nowhere: no such folder"):
+        argv("pair=gl-en", "data.local=/nowhere")
+
+
+def test_preparation_is_told_every_setting() -> None:
+    argv = commands.prepare_argv(composed("pair=sk-en", "prep=modern", "pair.raw=[train]"))
+    told = " ".join(argv)
+    assert "--normalise --max-tokens 200 --max-ratio 2.0 --ratio-from 6 --min-script 0.5" in told
+    assert "--drop-duplicates --subwords sentencepiece_bpe --subword-size 8000" in told
+    assert "--raw train --published-length 75" in told
+    argv = commands.prepare_argv(composed("pair=sk-en", "recipe=paper", "pair.raw=true"))
+    told = " ".join(argv)
+    assert "--normalise" not in told and "--max-ratio" not in told and "--drop" not in told
+    assert "--subwords subword_nmt --subword-size 8000 --vocabulary-threshold 1" in told
+    assert "--raw train dev test" in told
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("subword_nmt", "subword_nmt"), ("sentencepiece_unigram", "sentencepiece")],
+)
+def test_dev_is_scored_without_the_datas_own_subwords(method: str, name: str) -> None:
+    data = {**DATA, "subwords": {"method": method}}
+    options = commands.train_options(composed("recipe=paper"), data)
+    assert options["eval_bleu_remove_bpe"] == name
 
 
 def test_what_would_fail_later_is_refused_before_training() -> None:
@@ -89,7 +125,7 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
         cfg = composed(*overrides)
         longest = {file: {"tokens": tokens, "line": 7}}
         commands.check_settings(cfg)
-        commands.check_lengths(commands.train_options(cfg, 41.0), longest)
+        commands.check_lengths(commands.train_options(cfg, DATA), longest)
 
     check()
     check(file="test.qaa")
@@ -116,7 +152,7 @@ def test_what_would_fail_later_is_refused_before_training() -> None:
 
 def test_dev_is_decoded_in_training_as_it_is_afterwards() -> None:
     cfg = composed("recipe=paper", "decode.beam=5", "+decode.temperature=2.0")
-    options = commands.train_options(cfg, 41.0)
+    options = commands.train_options(cfg, DATA)
     search = {"beam": 5, "lenpen": 0.6, "max_len_a": 1, "max_len_b": 50, "temperature": 2.0}
     assert json.loads(options["eval_bleu_args"]) == search
     assert options["beam_search"] == "paper"
@@ -124,14 +160,14 @@ def test_dev_is_decoded_in_training_as_it_is_afterwards() -> None:
 
 def test_a_run_is_named_by_what_it_is() -> None:
     cfg = composed()
-    options = commands.train_options(cfg, 41.0)
+    options = commands.train_options(cfg, DATA)
     name = commands.run_name(cfg, options, "digest")
     assert name.startswith("toy/demo-l2/seed1-")
     assert commands.run_name(cfg, dict(reversed(options.items())), "digest") == name
     assert commands.run_name(cfg, options, "other data") != name
     assert commands.run_name(cfg, {**options, "lr": 1.0}, "digest") != name
     moved = composed("paths.work=elsewhere", "runtime.threads=2", "decode.beam=1")
-    assert commands.run_name(moved, commands.train_options(moved, 41.0), "digest") == name
+    assert commands.run_name(moved, commands.train_options(moved, DATA), "digest") == name
 
 
 def test_hypotheses_come_back_in_the_order_of_the_input() -> None:

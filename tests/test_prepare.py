@@ -18,7 +18,12 @@ from qknorm_mt.batches import ByLongerSide, fill
 from .conftest import ROOT
 
 WORDS = {"gl": "un dous tres catro cinco", "en": "one two three four five"}
-TINY = ["--vocab-size", "60"]
+PIECES = {
+    "sentencepiece_bpe": ["--subwords", "sentencepiece_bpe", "--subword-size", "60"],
+    "sentencepiece_unigram": ["--subwords", "sentencepiece_unigram", "--subword-size", "24"],
+    "subword_nmt": ["--subwords", "subword_nmt", "--subword-size", "20"],
+}
+TINY = PIECES["sentencepiece_bpe"]
 
 
 def data_prep(*argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -44,11 +49,14 @@ def write_bitext(folder: Path, train: int = 40) -> list[str]:
     return argv
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path, list[str]]:
+@pytest.fixture(scope="module", params=PIECES)
+def prepared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict, Path, list[str]]:
     folder = tmp_path_factory.mktemp("bitext")
-    argv = ["prepare", *write_bitext(folder), *TINY, "--root", str(folder / "root")]
-    done = data_prep(*argv, "--keep-duplicates")
+    pieces = PIECES[request.param]
+    argv = ["prepare", *write_bitext(folder), *pieces, "--root", str(folder / "root")]
+    done = data_prep(*argv)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), folder, argv
 
@@ -83,10 +91,10 @@ def test_length_percentile_is_over_both_sides_of_train(prepared: tuple) -> None:
 def test_a_rerun_changes_nothing_and_an_option_only_what_depends_on_it(prepared: tuple) -> None:
     result, folder, argv = prepared
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.suffix != ".lock"}
-    again = data_prep(*argv, "--keep-duplicates")
+    again = data_prep(*argv)
     assert json.loads(again.stdout) == result
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.suffix != ".lock"} == before
-    other = data_prep(*argv, "--keep-duplicates", "--vocab-size", "50")
+    other = data_prep(*argv, "--subword-size", "19")
     assert "bitext: found" in other.stderr
     assert "clean: found" in other.stderr
     assert "subword: making" in other.stderr
@@ -98,7 +106,7 @@ def test_the_same_input_elsewhere_gives_the_same_digest(prepared: tuple, tmp_pat
     shutil.copytree(folder, tmp_path / "copy")
     moved = [a.replace(str(folder), str(tmp_path / "copy")) for a in argv]
     shutil.rmtree(tmp_path / "copy" / "root")
-    again = json.loads(data_prep(*moved, "--keep-duplicates").stdout)
+    again = json.loads(data_prep(*moved).stdout)
     assert again["digest"] == result["digest"]
     assert again["data"] != result["data"]
 
@@ -119,22 +127,26 @@ def test_bad_input_is_one_clear_error(tmp_path: Path, damage, message: str) -> N
     damage(tmp_path)
     done = data_prep("prepare", *argv, *TINY, "--root", str(tmp_path / "root"))
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    assert re.search(message, done.stderr)
-    assert not (tmp_path / "root").is_dir()
+    assert re.search(f"^error: .*{message}", done.stderr.splitlines()[-1])
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("root/*-*[0-9a-f]"))
+    assert not list(tmp_path.glob("root/*.partial"))
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--vocab-size", "9"], "error: cannot learn 9 subword types"),
-        (["--vocab-size", "-3"], "error: vocab_size=-3 is not allowed: legal is at least 1"),
+        (["--subword-size", "9"], "error: cannot learn 9 subword types"),
+        (["--subword-size", "-3"], "error: size=-3 is not allowed: legal is at least 1"),
+        (["--min-script", "1.5"], "error: min_script=1.5 is not allowed: legal is over 0, up to 1"),
+        (["--toy-seed", "1"], "by exactly one of --source, --toy-seed, and all of --train, --dev"),
+        (["--source", "ted"], "by exactly one of --source"),
+        (["--raw", "valid"], "invalid choice: 'valid' (choose from 'train', 'dev', 'test')"),
         (["--max-ratio", "0.5"], "error: max_ratio=0.5 is not allowed"),
         (["--max-tokens", "1", "--ratio-from", "1", "-t", "gl"], "are both 'gl'"),
         (["--max-token", "5"], "unrecognized arguments: --max-token 5"),
     ],
-    ids=["vocabulary", "negative", "ratio", "languages", "abbreviated"],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
 def test_bad_options_leave_nothing_half_written(
     tmp_path: Path, argv: list[str], message: str
@@ -154,7 +166,7 @@ def test_a_full_disk_is_one_clear_error_and_earlier_stages_stay(tmp_path: Path) 
         pytest.skip("no right to mount a small tmpfs")
     try:
         argv = write_bitext(tmp_path, train=9000)
-        done = data_prep("prepare", *argv, *TINY, "--root", str(disk), "--keep-duplicates")
+        done = data_prep("prepare", *argv, *TINY, "--root", str(disk))
         assert done.returncode == 1
         assert "error: no space left on the disk" in done.stderr
         assert "Traceback" not in done.stderr
@@ -166,10 +178,55 @@ def test_a_full_disk_is_one_clear_error_and_earlier_stages_stay(tmp_path: Path) 
 def test_raw_text_keeps_its_own_reference(tmp_path: Path) -> None:
     argv = write_bitext(tmp_path)
     (tmp_path / "dev.en").write_text("One, two.\n" * 5)
-    done = data_prep("prepare", *argv, *TINY, "--root", str(tmp_path / "root"), "--raw")
+    done = data_prep("prepare", *argv, *TINY, "--root", str(tmp_path / "root"), "--raw", "dev")
     data = Path(json.loads(done.stdout)["data"])
     assert (data / "plain.dev.en").read_text() == "One, two.\n" * 5
     assert (data / "reference.dev.en").read_text() == "One , two .\n" * 5
+    assert not list(data.glob("plain.test.*"))
+
+
+def test_the_report(tmp_path: Path) -> None:
+    argv = write_bitext(tmp_path)
+    with (tmp_path / "train.gl").open("a") as gl, (tmp_path / "train.en").open("a") as en:
+        for i in range(3):
+            gl.write("\n")
+            en.write(f"one {i}\n")
+    (tmp_path / "dev.gl").write_text("un dous\nnovo tres\nseis \u2581 un\nun\nun\n")
+    done = data_prep(
+        *("prepare", *argv, *TINY, "--root", str(tmp_path / "root")),
+        *("--published-length", "72"),
+    )
+    assert done.returncode == 0, done.stderr
+    folder = Path(json.loads(done.stdout)["report"])
+    report = json.loads((folder / "report.json").read_text())
+    assert report["lines"]["train"] | {"in": 43, "empty": 3, "out": 40} == report["lines"]["train"]
+    dev = report["files"]["dev.gl"]
+    assert (dev["words"], dev["word_types"], dev["unseen_word_types"]) == (9, 6, 3)
+    assert dev["unseen_share"] == 0.5
+    assert dev["unknown_tokens"] >= 2
+    assert dev["lines_in_train"] == 2
+    assert (dev["lossy_lines"], dev["lossy"]) == (1, [3])
+    lengths = report["files"]["train.en"]["percentiles"]
+    assert lengths["50"] <= lengths["90"] <= lengths["97.5"] <= lengths["99"]
+    said = (folder / "report.md").read_text()
+    assert said in done.stderr
+    assert re.search(r"\| train +\| +43 \| +3 \| +40 \|", said)
+    assert "Not given back: dev.gl, lines 3." in said
+    assert f"{report['length_percentile']:g} (published: 72); g starts at" in said
+    svg = (folder / "lengths.svg").read_text()
+    assert "length (subword tokens)" in svg
+    (dropped,) = (tmp_path / "root").glob("clean-*/dropped.tsv")
+    assert dropped.read_text() == "".join(f"empty\t{41 + i}\t\tone {i}\n" for i in range(3))
+
+
+def test_published_sources_are_listed(tmp_path: Path) -> None:
+    done = data_prep("sources")
+    assert done.returncode == 0
+    for part in ("iwslt15.en-vi", "ted_talks.tar.gz: 352222045 bytes", "CC BY-NC-ND"):
+        assert part in done.stdout
+    done = data_prep("download", "ted", "--downloads", str(tmp_path))
+    assert done.returncode == 1
+    assert "error: source 'ted' is not known: legal is one of ['iwslt15.en-vi'" in done.stderr
 
 
 def test_filters_explain_bad_input(tmp_path: Path) -> None:
@@ -195,21 +252,28 @@ def test_the_toy_pair_has_its_own_languages(tmp_path: Path) -> None:
 def test_undo_of_something_else_is_refused(tmp_path: Path) -> None:
     done = data_prep("undo", str(tmp_path), stdin="a\n")
     assert done.returncode == 1
-    assert "is no binarised set" in done.stderr
+    assert "is no prepared set" in done.stderr
 
 
 def test_real_bitext_passes_every_check(data_dir: Path, tmp_path: Path) -> None:
-    argv = ["-s", "gl", "-t", "en", "--vocab-size", "3000", "--root", str(tmp_path)]
+    argv = ["-s", "gl", "-t", "en", "--subword-size", "3000", "--root", str(tmp_path)]
     for split in ("train", "dev", "test"):
         argv += [f"--{split}", str(data_dir / "ted_gl_en" / split)]
-    done = data_prep("prepare", *argv)
+    done = data_prep("prepare", *argv, "--subwords", "subword_nmt")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
+    assert result["lines"] == {"train": 11233, "dev": 742, "test": 1112}
+    report = json.loads((Path(result["report"]) / "report.json").read_text())
+    assert sum(file["lossy_lines"] for file in report["files"].values()) == 0
+    # Of the English lines, as the data's description counts them.
+    assert report["files"]["dev.en"]["lines_in_train"] == 9
+    assert report["files"]["test.en"]["lines_in_train"] == 15
+    modern = ["--normalise", "--max-ratio", "2", "--min-script", "0.5", "--drop-duplicates"]
+    done = data_prep("prepare", *argv, "--subwords", "sentencepiece_bpe", *modern)
+    result = json.loads(done.stdout)
+    assert "bitext: found" in done.stderr
     assert result["lines"] == {"train": 10317, "dev": 742, "test": 1112}
     assert sum(result["dropped"].values()) == 11233 - 10317
-    manifest = json.loads(next(tmp_path.glob("subword-*/manifest.json")).read_text())
-    lossy = {name: counts["lossy_lines"] for name, counts in manifest["report"].items()}
-    assert lossy == dict.fromkeys(lossy, 0)
     stock, ours = fills(Path(result["data"]))
     assert stock < 0.82 and ours > 0.91
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
 from fairseq_cli import train
 from omegaconf import OmegaConf
 
 from qknorm_mt.resume import forget_earlier_runs
-from qknorm_mt.task import QKNormTranslationConfig, validate
+from qknorm_mt.task import QKNormTranslationConfig, check_subwords, validate
 
 OFF = (
     "grouped_shuffling",
@@ -57,6 +58,23 @@ def test_legal_options() -> None:
 def test_illegal_options_are_named(options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         validate(config(**options))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "right", "wrong"),
+    [("\u2581a", ["sentencepiece"], ["subword_nmt", "@@ "]), ("a@@", ["@@ "], ["sentencepiece"])],
+)
+def test_subwords_of_another_kind_are_not_undone(symbol: str, right: list, wrong: list) -> None:
+    dictionary = Dictionary()
+    dictionary.add_symbol(symbol)
+    for name in (*right, None, "letter"):
+        check_subwords(config(eval_bleu_remove_bpe=name), dictionary)
+    kind = "sentencepiece" if right == ["sentencepiece"] else "subword_nmt"
+    for name in wrong:
+        message = f"eval_bleu_remove_bpe='{name}' is not allowed: legal is {kind}, as"
+        with pytest.raises(ValueError, match=message):
+            check_subwords(config(eval_bleu_remove_bpe=name), dictionary)
+        check_subwords(config(eval_bleu_remove_bpe=name, eval_bleu=False), dictionary)
 
 
 def test_best_scores_of_earlier_runs_are_forgotten() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.text import PrepError, read_bitext, read_lines
+from data_prep.text import LineReader, PrepError, iter_bitext, iter_lines
 
 
 @pytest.mark.parametrize(
@@ -30,31 +30,43 @@ def test_stray_characters_are_refused(tmp_path: Path, data: bytes, message: str)
     path = tmp_path / "a.gl"
     path.write_bytes(data)
     with pytest.raises(PrepError, match=message):
-        read_lines(path)
+        list(iter_lines(path))
+
+
+def test_stray_characters_can_be_replaced_and_never_change_the_number_of_lines(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.gl"
+    path.write_bytes("\ufeffone\r\na\x85b\u2028c\u2029d\n\ne\x0cf\x00g\x1eh\x0bi\n".encode())
+    reader = LineReader("a.gl", replace=True)
+    assert list(iter_lines(path, reader)) == ["one ", "a b c d", "", "e f g h i"]
+    assert reader.replaced == 3
 
 
 def test_lines_are_cut_at_newlines_only(tmp_path: Path) -> None:
     path = tmp_path / "a.gl"
     path.write_bytes("one\u00a0word\u3000\n\ntwo\tthree".encode())
-    assert read_lines(path) == ["one\u00a0word\u3000", "", "two\tthree"]
+    assert list(iter_lines(path)) == ["one\u00a0word\u3000", "", "two\tthree"]
 
 
-def test_unequal_line_counts_name_both_files(tmp_path: Path) -> None:
-    (tmp_path / "train.gl").write_text("a\nb\nc\n")
-    (tmp_path / "train.en").write_text("a\nb\n")
-    with pytest.raises(PrepError, match=r"train.gl has 3 lines but .*train.en has 2.*partner is 3"):
-        read_bitext(tmp_path / "train", "gl", "en")
+@pytest.mark.parametrize(("gl", "en"), [(3, 2), (2, 3)])
+def test_unequal_line_counts_name_both_files(tmp_path: Path, gl: int, en: int) -> None:
+    (tmp_path / "train.gl").write_text("a\n" * gl)
+    (tmp_path / "train.en").write_text("a\n" * en)
+    message = rf"train.gl has {gl} lines but .*train.en has {en}: .*partner is 3"
+    with pytest.raises(PrepError, match=message):
+        list(iter_bitext(tmp_path / "train", ("gl", "en")))
 
 
 def test_a_language_that_is_not_in_the_pair(tmp_path: Path) -> None:
     for lang in ("gl", "en"):
         (tmp_path / f"train.{lang}").write_text("a\n")
     with pytest.raises(PrepError, match=r"'pt' is not in this bitext, which has \['en', 'gl'\]"):
-        read_bitext(tmp_path / "train", "pt", "en")
+        list(iter_bitext(tmp_path / "train", ("pt", "en")))
 
 
 def test_missing_folder_and_missing_file(tmp_path: Path) -> None:
     with pytest.raises(PrepError, match=r"the folder .*nowhere does not exist"):
-        read_bitext(tmp_path / "nowhere" / "train", "gl", "en")
+        list(iter_bitext(tmp_path / "nowhere" / "train", ("gl", "en")))
     with pytest.raises(PrepError, match=r"nor any other named train\.\*"):
-        read_bitext(tmp_path / "train", "gl", "en")
+        list(iter_bitext(tmp_path / "train", ("gl", "en")))

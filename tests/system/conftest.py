@@ -13,6 +13,7 @@ import pytest
 from ..conftest import ROOT
 
 PLUGIN = str(ROOT / "qknorm_mt")
+SUBWORDS = ("--subwords", "sentencepiece_bpe", "--subword-size")
 
 
 def run(
@@ -35,7 +36,7 @@ def run(
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The prepared toy pair."""
     root = tmp_path_factory.mktemp("toy")
-    argv = ["prepare", "--toy-seed", "1", "--root", str(root), "--vocab-size", "600"]
+    argv = ["prepare", "--toy-seed", "1", "--root", str(root), *SUBWORDS, "600"]
     done = run("data_prep", *argv)
     assert done.returncode == 0, done.stdout
     return Path(json.loads(done.stdout.splitlines()[-1])["data"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from .conftest import PLUGIN, run
+from .conftest import PLUGIN, SUBWORDS, run
 
 SIZES = ["--encoder-layers", "1", "--decoder-layers", "1", "--encoder-ffn-embed-dim", "64"]
 L2 = ["--qk-norm", "l2", "--qk-norm-init-length", "41"]
@@ -133,7 +133,7 @@ def test_a_checkpoint_of_another_architecture(toy: Path, checkpoint: Path, tmp_p
 def test_data_of_another_vocabulary(checkpoint: Path, tmp_path: Path) -> None:
     prepared = run(
         *("data_prep", "prepare", "--toy-seed", "1", "--root", str(tmp_path)),
-        *("--vocab-size", "400"),
+        *(*SUBWORDS, "400"),
     )
     data = next(tmp_path.glob("binarised-*[0-9a-f]"))
     assert prepared.returncode == 0

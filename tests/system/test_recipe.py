@@ -19,7 +19,7 @@ import torch
 from fairseq.data import Dictionary
 
 from ..conftest import ROOT
-from .conftest import PLUGIN, run
+from .conftest import PLUGIN, SUBWORDS, run
 
 MODEL = [
     *("--arch", "transformer_qknorm", "--encoder-layers", "1", "--decoder-layers", "1"),
@@ -178,7 +178,7 @@ def test_resuming_with_other_data_vocabulary_or_architecture_is_refused(
         for path in (tmp_path / name).glob(f"{other}.*"):
             shutil.copy(path, path.with_name(path.name.replace(other, split)))
     root = tmp_path / "other-vocabulary"
-    prepare = ["prepare", "--toy-seed", "1", "--root", str(root), "--vocab-size", "500"]
+    prepare = ["prepare", "--toy-seed", "1", "--root", str(root), *SUBWORDS, "500"]
     other_vocabulary = Path(json.loads(run("data_prep", *prepare).stdout.splitlines()[-1])["data"])
 
     for data, more, message in (
@@ -329,8 +329,8 @@ def test_twenty_updates_of_the_papers_recipe_on_a_local_bitext(
 ) -> None:
     done = run(
         *("experiments.run", "pair=en-vi", "attn=l2", "recipe=paper", "recipe.max_updates=20"),
-        *(f"data.mirror={bitext}", f"paths.work={tmp_path}/work"),
-        *(f"paths.results={tmp_path}/results", "prep.vocab_size=600", *SMALL),
+        *(f"data.local={bitext}", f"paths.work={tmp_path}/work"),
+        *(f"paths.results={tmp_path}/results", "prep.subword_size=600", *SMALL),
     )
     assert done.returncode == 0, done.stdout
     row = json.loads((tmp_path / "results" / "runs.jsonl").read_text())

@@ -170,11 +170,14 @@ def test_a_failing_training_shows_the_end_of_its_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["pair=gl-en"], "error: pair=gl-en is read from files: give their folder as data.mirror="),
-        (["pair=gl-en", "data.mirror=/nowhere"], "error: data.mirror=/nowhere: no such folder"),
+        (
+            ["pair=gl-en", "data.source=null"],
+            "error: pair=gl-en has no published data set: give the ",
+        ),
+        (["pair=gl-en", "data.local=/nowhere"], "error: data.local=/nowhere: no such folder"),
         (["pair=xx-yy"], "Could not find 'pair/xx-yy'"),
     ],
-    ids=["no-mirror", "wrong-mirror", "no-pair"],
+    ids=["no-source", "wrong-folder", "no-pair"],
 )
 def test_bad_settings(tmp_path: Path, argv: list[str], message: str) -> None:
     done = run("experiments.run", *settings(tmp_path, *argv))

@@ -27,7 +27,7 @@ def train_and_score(folder: Path, shuffle_source: bool) -> float:
         "experiments.run",
         *(f"paths.work={folder}/work", f"paths.results={folder}/results"),
         *("pair.toy_seed=null", "pair.files={train: train, dev: dev, test: test}"),
-        f"data.mirror={folder}",
+        f"data.local={folder}",
     )
     assert done.returncode == 0, done.stdout
     row = json.loads((folder / "results" / "runs.jsonl").read_text())

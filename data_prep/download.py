@@ -1,0 +1,325 @@
+"""Downloads that end with the published file or not at all.
+
+A file is taken from the first place that has it: the downloads folder, the user's own mirrors, the
+published addresses. It is believed by its size and checksum alone, for an address may answer 200
+with something else. It grows under ``<name>.partial``, so that an interrupted download goes on
+where it stopped, and is renamed when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+
+import requests
+from requests.adapters import HTTPAdapter
+from tqdm import tqdm
+from urllib3.exceptions import HTTPError
+from urllib3.util.retry import Retry
+
+from .sources import RemoteFile, Source
+from .stage import flush, lock, log, sha256_file
+from .text import PrepError
+
+BLOCK = 1 << 16
+GZIP = b"\x1f\x8b"
+AGENT = "qknorm-mt data_prep (research; one download a user)"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server is waited for.
+
+    Attributes:
+        timeout: seconds without any answer, or without a byte.
+        attempts: tries of one address, going on where the last one stopped.
+        backoff: seconds before the second try; doubled before each further one.
+        slowest: bytes a second, over ``window`` seconds, below which an address is given up.
+        window: seconds.
+    """
+
+    timeout: float = 30.0
+    attempts: int = 4
+    backoff: float = 1.0
+    slowest: float = 2000.0
+    window: float = 30.0
+
+
+class Unavailable(Exception):
+    """An address does not have the file; the message says what it has instead."""
+
+
+class Wrong(Exception):
+    """What was received is not the file."""
+
+
+class Broken(Exception):
+    """A download broke off; the next try goes on from there."""
+
+
+class TooSlow(Broken):
+    """It would take too long."""
+
+
+def fetch_source(
+    source: Source, downloads: Path, mirrors: Sequence[str], patience: Patience | None = None
+) -> dict[str, Path]:
+    """The files of a data set, by name, downloading what is not there yet.
+
+    Files lie in ``downloads/<source>/``, with a manifest that keeps the terms of use, which are
+    shown once, and where each file came from.
+
+    Raises:
+        PrepError: if a file cannot be had, saying which to get by hand and where to put it.
+    """
+    folder = downloads / source.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder / ".lock", source.name):
+        manifest = read_manifest(folder)
+        missing = [file for file in source.files if not is_file(folder / file.name, file)]
+        if missing and "terms" not in manifest:
+            log(f"{source.name}: {source.about}\nterms of use: {source.terms}")
+            manifest["terms"] = {"text": source.terms, "shown": now()}
+            write_manifest(folder, manifest)
+        for file in missing:
+            origin = fetch(file, folder, mirrors, source.name, patience or Patience())
+            facts = {"bytes": file.size, "sha256": file.sha256, "from": origin, "time": now()}
+            manifest.setdefault("files", {})[file.name] = facts
+            write_manifest(folder, manifest)
+    return {file.name: folder / file.name for file in source.files}
+
+
+def is_file(path: Path, file: RemoteFile) -> bool:
+    """Whether ``path`` is the published file, by size and checksum."""
+    return path.is_file() and path.stat().st_size == file.size and sha256_file(path) == file.sha256
+
+
+def fetch(
+    file: RemoteFile, folder: Path, mirrors: Sequence[str], source: str, patience: Patience
+) -> str:
+    """Put a file into ``folder``; returns the place that it came from."""
+    target = folder / file.name
+    if target.exists():
+        aside = target.with_name(target.name + ".wrong")
+        log(f"{target}: not the published file (size or checksum): kept as {aside.name}")
+        target.replace(aside)
+    tried = []
+    for place in places(file, mirrors, source):
+        log(f"{file.name}: trying {place}")
+        try:
+            if "://" in place:
+                download(file, place, target, patience)
+            else:
+                copy(file, Path(place), target)
+            return place
+        except (Unavailable, Wrong, Broken, requests.RequestException) as error:
+            tried.append(f"  {place}: {reason(error)}")
+            log(tried[-1].strip())
+    raise PrepError(by_hand(file, target, tried))
+
+
+def places(file: RemoteFile, mirrors: Sequence[str], source: str) -> Iterator[str]:
+    """Where a file may be: in the user's mirrors, with or without the source's name; published."""
+    for mirror in mirrors:
+        for inside in (f"{source}/{file.name}", file.name):
+            yield f"{mirror.rstrip('/')}/{inside}"
+    yield from file.urls
+
+
+def copy(file: RemoteFile, origin: Path, target: Path) -> None:
+    if not origin.is_file():
+        raise Unavailable("no such file")
+    if not is_file(origin, file):
+        raise Wrong(f"not the published file: {origin.stat().st_size} bytes, or its checksum")
+    partial = partial_of(target)
+    shutil.copyfile(origin, partial)
+    finish(file, partial, target)
+
+
+def download(file: RemoteFile, url: str, target: Path, patience: Patience) -> None:
+    """Download from one address, trying again where it breaks off.
+
+    Raises:
+        Unavailable, Wrong, Broken, requests.RequestException: if it cannot be had there.
+    """
+    partial = partial_of(target)
+    for attempt in range(1, patience.attempts + 1):
+        resumed = partial.exists()
+        try:
+            with session(patience) as http:
+                receive(http, file, url, partial, patience)
+            finish(file, partial, target)
+            return
+        except TooSlow:
+            raise
+        except Wrong as error:
+            partial.unlink(missing_ok=True)
+            if not resumed:  # else what was there before may be at fault
+                raise
+            log(f"{file.name}: {error}: starting over")
+        except (Broken, requests.ConnectionError, requests.Timeout) as error:
+            if attempt == patience.attempts:
+                raise
+            log(f"{file.name}: {reason(error)}: trying again")
+            time.sleep(patience.backoff * 2 ** (attempt - 1))
+    raise Broken(f"gave up after {patience.attempts} tries")
+
+
+def session(patience: Patience) -> requests.Session:
+    """HTTP with verified TLS, few redirects, and retries of what servers say will pass."""
+    retry = Retry(
+        total=patience.attempts,
+        connect=0,
+        read=0,
+        redirect=5,
+        backoff_factor=patience.backoff,
+        status_forcelist=(429, 500, 502, 503, 504),
+    )
+    http = requests.Session()
+    http.max_redirects = 5
+    http.headers = {"User-Agent": AGENT, "Accept-Encoding": "identity"}  # type: ignore[assignment]
+    for scheme in ("http://", "https://"):
+        http.mount(scheme, HTTPAdapter(max_retries=retry))
+    return http
+
+
+def receive(
+    http: requests.Session, file: RemoteFile, url: str, partial: Path, patience: Patience
+) -> None:
+    """Append to ``partial`` what it lacks."""
+    have = partial.stat().st_size if partial.exists() else 0
+    if have >= file.size:
+        return
+    headers = {"Range": f"bytes={have}-"} if have else {}
+    with http.get(url, headers=headers, stream=True, timeout=patience.timeout) as answer:
+        if answer.status_code == 416:
+            raise Wrong("it has fewer bytes")
+        if answer.status_code not in (200, 206):
+            raise Unavailable(f"answers {answer.status_code} {answer.reason}")
+        if answer.status_code == 200:
+            have = 0  # from the start, whatever was asked for
+        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+            raise Wrong("answers with another part of the file than was asked for")
+        blocks = blocks_of(answer)
+        first = next(blocks, b"")
+        check_start(file, answer, have, first)
+        with partial.open("ab" if have else "wb") as sink:
+            for block in watched(chain([first], blocks), file, have, patience):
+                sink.write(block)
+    if partial.stat().st_size < file.size:
+        raise Broken(f"broke off after {partial.stat().st_size} of {file.size} bytes")
+
+
+def blocks_of(answer: requests.Response) -> Iterator[bytes]:
+    """What has arrived, as it arrives: a drip must not look like silence."""
+    try:
+        while block := answer.raw.read1(BLOCK):
+            yield block
+    except HTTPError as error:
+        raise Broken(f"broke off ({error})") from error
+
+
+def check_start(file: RemoteFile, answer: requests.Response, have: int, first: bytes) -> None:
+    """Refuse at once what says that it is of another size, or begins like something else."""
+    length = answer.headers.get("Content-Length")
+    is_html = first[:200].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+    is_gzip = have > 0 or not file.name.endswith(".gz") or first.startswith(GZIP[: len(first)])
+    fits = length is None or int(length) == file.size - have
+    if is_html or not is_gzip or not fits:
+        raise Unavailable(
+            f"answers {answer.status_code} with {'an HTML page' if is_html else 'something else'} "
+            f"of {length or 'unknown'} bytes, not with the file of {file.size}"
+        )
+
+
+def watched(
+    blocks: Iterable[bytes], file: RemoteFile, have: int, patience: Patience
+) -> Iterator[bytes]:
+    """The blocks, with a progress bar; ends with an error if there are too many or too slowly."""
+    since, got = time.monotonic(), 0
+    with tqdm(
+        total=file.size, initial=have, desc=file.name, unit="B", unit_scale=True, disable=None
+    ) as bar:
+        for block in blocks:
+            have += len(block)
+            got += len(block)
+            if have > file.size:
+                raise Wrong(f"answers with more than the file's {file.size} bytes")
+            bar.update(len(block))
+            yield block
+            passed = time.monotonic() - since
+            if passed > patience.window:
+                if got / passed < patience.slowest:
+                    raise TooSlow(f"too slow: {got / passed:.0f} bytes a second")
+                since, got = time.monotonic(), 0
+
+
+def finish(file: RemoteFile, partial: Path, target: Path) -> None:
+    """Believe the file if its checksum is right; forget it otherwise."""
+    with partial.open("rb") as whole:
+        digest = hashlib.file_digest(whole, "sha256").hexdigest()
+    if digest != file.sha256:
+        partial.unlink()
+        raise Wrong(f"its checksum is wrong: sha256 {digest}")
+    flush(partial)
+    partial.replace(target)
+    flush(target.parent)
+
+
+def partial_of(target: Path) -> Path:
+    return target.with_name(target.name + ".partial")
+
+
+def reason(error: Exception) -> str:
+    """One line of what may be a chain of libraries' errors."""
+    if isinstance(error, requests.exceptions.SSLError):
+        return f"its TLS certificate is not valid ({error})"
+    if isinstance(error, requests.TooManyRedirects):
+        return "redirects without end"
+    if isinstance(error, requests.exceptions.RetryError):
+        return "goes on answering with an error of its own (429 or 5xx)"
+    if isinstance(error, requests.Timeout):
+        return "does not answer"
+    if isinstance(error, requests.ConnectionError):
+        return f"cannot be reached ({error})"
+    return str(error)
+
+
+def by_hand(file: RemoteFile, target: Path, tried: list[str]) -> str:
+    return "\n".join(
+        (
+            f"{file.name} could not be downloaded:",
+            *tried,
+            f"Get it by hand ({file.size} bytes), from anyone who has it, and put it at",
+            f"  {target}",
+            "(or into a folder that you name with --mirror, data.mirror or QKNORM_MT_MIRROR). "
+            "Check it with",
+            f"  sha256sum {target}",
+            f"which must print {file.sha256}. Then run the same command again.",
+        )
+    )
+
+
+def read_manifest(folder: Path) -> dict:
+    try:
+        return dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def write_manifest(folder: Path, manifest: dict) -> None:
+    partial = folder / "manifest.json.partial"
+    partial.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    flush(partial)
+    partial.replace(folder / "manifest.json")
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,238 @@
+"""Preparation under kills, two at once and on a full disk; all five pairs to a score."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from ..conftest import ROOT
+from .conftest import run
+
+LANGS = ("gl", "en")
+TABLES = {split: f"all_talks_{split}.tsv" for split in ("train", "dev", "test")}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small copy of the TED talks' layout, and a list of sources that names it."""
+    folder = tmp_path_factory.mktemp("sources")
+    rng = random.Random(1)
+    words = ["".join(rng.choices("aeioubdlmnrst", k=rng.randint(2, 6))) for _ in range(400)]
+    for split, size in (("train", 1200), ("dev", 40), ("test", 40)):
+        rows = ["talk_name\ten\tgl"]
+        for i in range(size):
+            cells = (" ".join(rng.choices(words, k=rng.randint(1, 12))) for _ in range(2))
+            rows.append("\t".join(("talk", *cells)) if i % 9 else "talk\t__NULL__\tun")
+        (folder / TABLES[split]).write_text("\n".join(rows) + "\n")
+    archive = folder / "ted.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in TABLES.values():
+            tar.add(folder / name, name)
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    (folder / "sources.yaml").write_text(
+        "ted: {about: a copy, tokenised: 'yes', terms: for research only, layout: tsv,\n"
+        f"  splits: {json.dumps(TABLES)}, base: ['http://127.0.0.1:9/'],\n"
+        f"  files: {{ted.tar.gz: {{bytes: {archive.stat().st_size}, sha256: {digest}}}}}}}\n"
+    )
+    return folder
+
+
+def command(sources: Path, folder: Path) -> list[str]:
+    return [
+        *("data_prep", "prepare", "--source", "ted", "-s", "gl", "-t", "en"),
+        *("--sources", str(sources / "sources.yaml"), "--mirror", str(sources)),
+        *("--downloads", str(folder / "downloads"), "--root", str(folder / "root")),
+        *("--subwords", "subword_nmt", "--subword-size", "200"),
+    ]
+
+
+def result(done: subprocess.CompletedProcess[str]) -> dict:
+    assert done.returncode == 0, done.stdout
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Every file of finished stages, by checksum."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    sources: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict, Path, float]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    start = time.monotonic()
+    made = result(run(*command(sources, folder)))
+    return made, folder, time.monotonic() - start
+
+
+def test_twenty_kills_and_a_rerun_end_like_an_undisturbed_run(
+    sources: Path, undisturbed: tuple[dict, Path, float], tmp_path: Path
+) -> None:
+    made, folder, seconds = undisturbed
+    assert made["lines"] == {"train": 1066, "dev": 35, "test": 35}
+    rng = random.Random()
+    for _ in range(20):
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command(sources, tmp_path)],
+            cwd=ROOT,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=rng.uniform(0, seconds) * rng.random())
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    again = result(run(*command(sources, tmp_path)))
+    assert again["digest"] == made["digest"]
+    assert contents(tmp_path / "root") == contents(folder / "root")
+
+
+def test_two_at_once_make_every_stage_once(sources: Path, tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", *command(sources, tmp_path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    first, second = (json.loads(out) for out, _ in said)
+    assert first == second
+    errors = "".join(err for _, err in said)
+    for stage in ("bitext", "clean", "subword", "binarised", "report"):
+        assert errors.count(f"{stage}: making ") == 1
+        assert errors.count(f"{stage}: found ") == 1
+    assert errors.count("terms of use: for research only") == 1
+
+
+def test_a_killed_parent_leaves_no_workers(tmp_path: Path) -> None:
+    script = """
+import time
+from data_prep.parallel import map_chunks
+def slow(chunk):
+    time.sleep(60)
+if __name__ == "__main__":
+    print("started", flush=True)
+    list(map_chunks(slow, range(100_000), 2))
+"""
+    (tmp_path / "parent.py").write_text(script)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "parent.py")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+    )
+    group = ["pgrep", "-g", str(process.pid)]
+
+    def members() -> int:
+        return len(subprocess.run(group, capture_output=True, check=False).stdout.split())
+
+    def wait_for(condition) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    wait_for(lambda: members() >= 4)  # itself, two workers, a resource tracker
+    process.kill()
+    process.wait()
+    wait_for(lambda: members() == 0)
+
+
+def test_earlier_stages_outlive_a_full_disk(sources: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    made = run(*command(sources, tmp_path / "elsewhere"))
+    stages = {p.name.split("-")[0]: p for p in Path(result(made)["data"]).parent.iterdir()}
+    held = sum(
+        f.stat().st_size
+        for name in ("bitext", "clean", "subword")
+        for f in stages[name].rglob("*")
+        if f.is_file()
+    )
+    size = f"size={held // 1024 + 60}k"
+    mount = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no right to mount a small tmpfs")
+    try:
+        argv = command(sources, tmp_path)
+        argv[argv.index("--root") + 1] = str(disk / "root")
+        done = run(*argv)
+        assert done.returncode == 1
+        assert "error: no space left on the disk" in done.stdout.splitlines()[-1]
+        assert "Traceback" not in done.stdout
+        assert not list(disk.rglob("*.partial"))
+        subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
+        again = run(*argv)
+        assert result(again)["digest"] == result(made)["digest"]
+        assert "bitext: found" in again.stdout
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# All five pairs ----------------------------------------------------------------------------------
+
+SMALL = [
+    *(f"recipe.options.{s}_embed_dim=32" for s in ("encoder", "decoder")),
+    *(f"recipe.options.{s}_ffn_embed_dim=64" for s in ("encoder", "decoder")),
+    *(f"recipe.options.{s}_layers=1" for s in ("encoder", "decoder")),
+    *("recipe.options.max_tokens=1024", "+recipe.options.cpu=true", "recipe.max_updates=20"),
+    *("decode.beam=1", "decode.max_len_a=0", "decode.max_len_b=5"),
+]
+FILES = {  # gl-en is as the pair's own file says
+    "ar-en": ("standin_ar_en/train", "standin_ar_en/dev", "standin_ar_en/test", "true"),
+    "en-he": ("standin_en_he/train", "standin_en_he/dev", "standin_en_he/test", "true"),
+    "sk-en": ("standin_sk_en/train", "standin_sk_en/dev", "standin_sk_en/test", "true"),
+    "en-vi": ("standin_en_vi/train", None, None, "[train]"),
+    "gl-en": (None, None, None, "false"),
+}
+
+
+@pytest.mark.parametrize("prep", ["paper", "modern"])
+@pytest.mark.parametrize("pair", FILES)
+def test_every_pair_to_a_score(data_dir: Path, tmp_path: Path, pair: str, prep: str) -> None:
+    *prefixes, raw = FILES[pair]
+    files = [
+        f"pair.files.{split}={prefix}"
+        for split, prefix in zip(("train", "dev", "test"), prefixes, strict=True)
+        if prefix
+    ]
+    done = run(
+        *("experiments.run", f"pair={pair}", "recipe=paper", f"prep={prep}", *SMALL),
+        *(f"data.local={data_dir}", *files, f"pair.raw={raw}"),
+        *(f"paths.work={tmp_path}/work", f"paths.results={tmp_path}/results"),
+    )
+    assert done.returncode == 0, done.stdout
+    row = json.loads((tmp_path / "results" / "runs.jsonl").read_text())
+    assert row["training"]["updates"] == 20
+    assert row["prep"]["name"] == prep
+    target = pair.split("-")[1]
+    for split in ("dev", "test"):
+        hypotheses = tmp_path / "results" / row["hypotheses"][split]
+        assert hypotheses.read_text().count("\n") == row["data"]["lines"][split]
+    report = json.loads(next(tmp_path.glob("work/data/*/report-*/report.json")).read_text())
+    assert report["published_length"] in (72, 75, 79)
+    assert max(file["lossy_lines"] for file in report["files"].values()) == 0
+    assert target in row["hypotheses"]["test"]
