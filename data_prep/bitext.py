@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from tqdm import tqdm
-
 from . import toy
 from .download import fetch_source
+from .parallel import watch
 from .sources import Source
 from .stage import Stage, run_stage, sha256_file
 from .text import LineReader, Pair, PairWriter, PrepError, bitext_paths, check_bitext, iter_bitext
@@ -106,7 +105,7 @@ def write(
     """Write pairs of which both sides are there."""
     missing = 0
     with PairWriter(folder / split, langs) as out:
-        for pair in tqdm(pairs, desc=f"read {split}", unit=" pairs", disable=None, delay=2):
+        for pair in watch(pairs, f"read {split}"):
             if all(map(is_there, pair)):
                 out.write(pair)
             else:

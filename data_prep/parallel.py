@@ -11,6 +11,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import chain, islice
 from typing import TypeVar
 
+from tqdm import tqdm
+
 CHUNK = 5000
 WORTH_IT = 8  # chunks: with fewer, starting processes takes longer than they save
 
@@ -21,6 +23,11 @@ Out = TypeVar("Out")
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
+
+
+def watch(items: Iterable[In], what: str, unit: str = " pairs") -> Iterator[In]:
+    """With a progress bar, for work that takes a while."""
+    yield from tqdm(items, desc=what, unit=unit, disable=None, delay=2)
 
 
 def map_chunks(

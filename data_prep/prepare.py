@@ -9,19 +9,18 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from . import subword
 from .bitext import SPLITS, Bitext, bitext_stage
 from .clean import CleanConfig, Tally, clean, to_words
-from .parallel import map_chunks
+from .encode import count_words, encode_file
+from .parallel import map_chunks, watch
 from .report import report_stage
 from .stage import Stage, log, run_stage
 from .subword import METHODS, SubwordConfig
@@ -29,8 +28,6 @@ from .text import LineWriter, Pair, PairWriter, PrepError, iter_bitext, iter_lin
 
 LENGTH_PERCENTILE = 97.5
 LOSSY_SHOWN = 20
-
-Item = TypeVar("Item")
 
 
 def prepare(
@@ -70,11 +67,6 @@ def check(cleaning: CleanConfig, subwords: SubwordConfig) -> None:
             raise PrepError(f"{name}={value} is not allowed: legal is at least 1")
 
 
-def watch(items: Iterable[Item], what: str, unit: str = " pairs") -> Iterator[Item]:
-    """With a progress bar, for work that takes a while."""
-    yield from tqdm(items, desc=what, unit=unit, disable=None, delay=2)
-
-
 def clean_stage(langs: Pair, config: CleanConfig, raw: Stage, root: Path, workers: int) -> Stage:
     """Every split as words; drops training pairs only: dev and test keep their every line."""
 
@@ -106,7 +98,8 @@ def clean_stage(langs: Pair, config: CleanConfig, raw: Stage, root: Path, worker
         counts["train"] = {"lines": out.lines, "dropped": dropped}
         return counts | {"overlap": overlap(folder, langs, tally)}
 
-    return run_stage(root, "clean", 2, asdict(config), {"bitext": raw.digest}, build)
+    options = {**asdict(config), "langs": langs}
+    return run_stage(root, "clean", 2, options, {"bitext": raw.digest}, build)
 
 
 def overlap(folder: Path, langs: Pair, tally: Tally) -> dict[str, int]:
@@ -116,55 +109,6 @@ def overlap(folder: Path, langs: Pair, tally: Tally) -> dict[str, int]:
         for split in ("dev", "test")
         for lang, shared in zip(langs, tally.shared, strict=True)
     }
-
-
-@dataclass
-class Encoded:
-    """A file's lines as pieces, or a chunk of them, with what is counted on the way.
-
-    Attributes:
-        lengths: how many lines have so many pieces.
-        pieces: how often each piece occurs.
-        lossy: numbers of lines (from 1) that undoing does not give back.
-        longest: pieces in the longest line, and its number.
-    """
-
-    lines: list[str]
-    lengths: Counter[int] = field(default_factory=Counter)
-    pieces: Counter[str] = field(default_factory=Counter)
-    lossy: list[int] = field(default_factory=list)
-    longest: tuple[int, int] = (0, 0)
-
-    def add(self, chunk: Encoded) -> None:
-        before = self.lengths.total()
-        self.lengths += chunk.lengths
-        self.pieces += chunk.pieces
-        self.lossy += [before + line for line in chunk.lossy]
-        if chunk.longest[0] > self.longest[0]:
-            self.longest = (chunk.longest[0], before + chunk.longest[1])
-
-
-def encode(words: list[str], folder: Path, lang: str) -> Encoded:
-    """A chunk of lines as pieces."""
-    subwords = subword.load(folder)
-    lines = subwords.encode(words, lang)
-    chunk = Encoded(lines)
-    for number, (line, back) in enumerate(zip(lines, subwords.decode(lines), strict=True), 1):
-        pieces = line.split(" ") if line else []
-        chunk.lengths[len(pieces)] += 1
-        chunk.pieces.update(pieces)
-        if back != words[number - 1]:
-            chunk.lossy.append(number)
-        if len(pieces) > chunk.longest[0]:
-            chunk.longest = (len(pieces), number)
-    return chunk
-
-
-def count_words(path: Path) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for line in iter_lines(path):
-        counts.update(line.split(" ") if line else ())
-    return counts
 
 
 def subword_stage(
@@ -199,17 +143,6 @@ def subword_stage(
 
     options = {**asdict(config), "langs": langs}
     return run_stage(root, "subword", 2, options, {"clean": cleaned.digest}, build)
-
-
-def encode_file(source: Path, target: Path, folder: Path, lang: str, workers: int) -> Encoded:
-    lines = watch(iter_lines(source), f"encode {source.name}", " lines")
-    total = Encoded([])
-    with LineWriter(target) as out:
-        for chunk in map_chunks(partial(encode, folder=folder, lang=lang), lines, workers):
-            total.add(chunk)
-            for line in chunk.lines:
-                out.write(line)
-    return total
 
 
 def binarise_stage(

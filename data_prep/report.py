@@ -152,7 +152,7 @@ def draw(files: dict[str, Any], summary: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    names = [name for name in files if name.startswith("train.")]
+    names = [name for name in summary["files"] if name.startswith("train.")]
     longest = max(int(n) for name in names for n in files[name]["lengths"])
     edges = np.linspace(0, longest + 1, min(longest + 1, 60) + 1)
     for name, colour in zip(names, COLOURS, strict=True):

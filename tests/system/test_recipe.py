@@ -330,7 +330,7 @@ def test_twenty_updates_of_the_papers_recipe_on_a_local_bitext(
     done = run(
         *("experiments.run", "pair=en-vi", "attn=l2", "recipe=paper", "recipe.max_updates=20"),
         *(f"data.local={bitext}", f"paths.work={tmp_path}/work"),
-        *(f"paths.results={tmp_path}/results", "prep.subword_size=600", *SMALL),
+        *(f"paths.results={tmp_path}/results", "prep.subword_size=400", *SMALL),
     )
     assert done.returncode == 0, done.stdout
     row = json.loads((tmp_path / "results" / "runs.jsonl").read_text())
