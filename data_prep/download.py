@@ -88,8 +88,11 @@ def fetch_source(
             log(f"{source.name}: {source.about}\nterms of use: {source.terms}")
             manifest["terms"] = {"text": source.terms, "shown": now()}
             write_manifest(folder, manifest)
-        for file in missing:
-            origin = fetch(file, folder, mirrors, source.name, patience or Patience())
+        for i, file in enumerate(missing):
+            try:
+                origin = fetch(file, folder, mirrors, source.name, patience or Patience())
+            except Unavailable as error:
+                raise PrepError(by_hand(missing[i:], folder, str(error))) from error
             facts = {"bytes": file.size, "sha256": file.sha256, "from": origin, "time": now()}
             manifest.setdefault("files", {})[file.name] = facts
             write_manifest(folder, manifest)
@@ -104,7 +107,11 @@ def is_file(path: Path, file: RemoteFile) -> bool:
 def fetch(
     file: RemoteFile, folder: Path, mirrors: Sequence[str], source: str, patience: Patience
 ) -> str:
-    """Put a file into ``folder``; returns the place that it came from."""
+    """Put a file into ``folder``; returns the place that it came from.
+
+    Raises:
+        Unavailable: if no place has it, with what each has instead.
+    """
     target = folder / file.name
     if target.exists():
         aside = target.with_name(target.name + ".wrong")
@@ -122,7 +129,7 @@ def fetch(
         except (Unavailable, Wrong, Broken, requests.RequestException) as error:
             tried.append(f"  {place}: {reason(error)}")
             log(tried[-1].strip())
-    raise PrepError(by_hand(file, target, tried))
+    raise Unavailable("\n".join(tried))
 
 
 def places(file: RemoteFile, mirrors: Sequence[str], source: str) -> Iterator[str]:
@@ -288,21 +295,28 @@ def reason(error: Exception) -> str:
     if isinstance(error, requests.Timeout):
         return "does not answer"
     if isinstance(error, requests.ConnectionError):
-        return f"cannot be reached ({error})"
+        return f"cannot be reached ({innermost(error)})"
     return str(error)
 
 
-def by_hand(file: RemoteFile, target: Path, tried: list[str]) -> str:
+def innermost(error: BaseException) -> BaseException:
+    """The error at the bottom of what requests and urllib3 wrap around it."""
+    deeper = getattr(error, "reason", None) or (error.args[0] if error.args else None)
+    return innermost(deeper) if isinstance(deeper, BaseException) else error
+
+
+def by_hand(missing: Sequence[RemoteFile], folder: Path, tried: str) -> str:
+    wanted = [f"  {file.name}  {file.size} bytes  sha256 {file.sha256}" for file in missing]
     return "\n".join(
         (
-            f"{file.name} could not be downloaded:",
-            *tried,
-            f"Get it by hand ({file.size} bytes), from anyone who has it, and put it at",
-            f"  {target}",
-            "(or into a folder that you name with --mirror, data.mirror or QKNORM_MT_MIRROR). "
-            "Check it with",
-            f"  sha256sum {target}",
-            f"which must print {file.sha256}. Then run the same command again.",
+            f"{missing[0].name} could not be downloaded:",
+            tried,
+            "Get by hand, from anyone who has it:",
+            *wanted,
+            f"and put it into {folder}, or into a folder that you name with --mirror, data.mirror",
+            "or QKNORM_MT_MIRROR. Check it with",
+            f"  sha256sum {folder}/{missing[0].name}",
+            "Then run the same command again.",
         )
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import http.server
@@ -161,14 +162,30 @@ def test_the_end_says_what_to_get_by_hand_and_how_to_check_it(
     with pytest.raises(PrepError) as error:
         fetch(source, tmp_path)
     said = str(error.value)
-    for part in (*source.files[0].urls, source.files[0].sha256, "sha256sum", str(len(DATA))):
-        assert part in said
     target = tmp_path / "set" / "data.tar.gz"
-    assert str(target) in said
+    sha256 = source.files[0].sha256
+    for part in (*source.files[0].urls, f"{len(DATA)} bytes  sha256 {sha256}"):
+        assert part in said
+    assert f"sha256sum {target}\n" in said
     target.write_bytes(DATA)  # by hand
     before = len(server.seen)
     assert fetch(source, tmp_path) == DATA
     assert len(server.seen) == before
+
+
+def test_the_end_names_all_that_is_missing(server: Server, tmp_path: Path) -> None:
+    source = server.source("missing")
+    (file,) = source.files
+    other = dataclasses.replace(file, name="other.gz", sha256="0" * 64)
+    with pytest.raises(PrepError, match=rf"^data.tar.gz could(.|\n)* other.gz .*{'0' * 64}"):
+        fetch(dataclasses.replace(source, files=(file, other)), tmp_path)
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    file = RemoteFile("a.gz", 1, "0", ("http://127.0.0.1:9/a.gz",))
+    source = Source("set", "", "", "", "pairs", {}, (file,))
+    with pytest.raises(PrepError, match=r"a.gz: cannot be reached \(.*Connection refused\)\n"):
+        fetch_source(source, tmp_path, [], QUICK)
 
 
 def partial(folder: Path, content: bytes) -> None:
