@@ -119,8 +119,10 @@ def measure(prep: str, pairs: int, folder: Path) -> dict[str, object]:
     cleaning, subwords = configs(prep)
     text = folder / f"{prep}-{pairs}"
     if not text.exists():
-        text.mkdir(parents=True)
-        write_text(text, pairs, tokenised=not cleaning.raw)
+        partial = text.with_name(text.name + ".partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        write_text(partial, pairs, tokenised=not cleaning.raw)
+        partial.rename(text)
     bitext = Bitext(*LANGS, prefixes={split: text / split for split in SPLITS})
     with tempfile.TemporaryDirectory(dir=folder) as name:
         root = Path(name)

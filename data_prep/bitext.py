@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import re
 import shutil
 import tarfile
 import tempfile
@@ -18,6 +21,7 @@ from .sources import Source
 from .stage import Stage, run_stage, sha256_file
 from .text import LineReader, Pair, PairWriter, PrepError, bitext_paths, check_bitext, iter_bitext
 
+LANGUAGE = re.compile(r"[A-Za-z0-9]+([-_][A-Za-z0-9]+)*")
 SPLITS = ("train", "dev", "test")
 
 
@@ -54,6 +58,9 @@ class Bitext:
 def check(bitext: Bitext) -> None:
     if bitext.source_lang == bitext.target_lang:
         raise PrepError(f"source and target language are both {bitext.source_lang!r}")
+    for lang in bitext.langs:
+        if not LANGUAGE.fullmatch(lang):
+            raise PrepError(f"language {lang!r} is not allowed: legal are letters, digits, - and _")
     toy_langs = (toy.SOURCE_LANG, toy.TARGET_LANG)
     if bitext.toy_seed is not None and bitext.langs != toy_langs:
         raise PrepError(
@@ -140,21 +147,32 @@ def extract(bitext: Bitext, source: Source, folder: Path) -> dict[str, Any]:
     report: dict[str, Any] = {"source": source.name, "terms": source.terms}
     if source.layout == "tsv":
         splits = {name: split for split, name in source.splits.items()}
-        for name, table in members(first, splits):
-            reader = LineReader(f"{first}:{name}", replace=True)
-            pairs = columns(table, reader, bitext.langs)
-            report[splits[name]] = write(folder, splits[name], bitext.langs, pairs, [reader])
+        with readable(first):
+            for name, table in members(first, splits):
+                reader = LineReader(f"{first}:{name}", replace=True)
+                pairs = columns(table, reader, bitext.langs)
+                report[splits[name]] = write(folder, splits[name], bitext.langs, pairs, [reader])
         return report
     with tempfile.TemporaryDirectory(dir=folder) as unpacked:
         sides = first.parent if source.layout == "files" else Path(unpacked)
         if source.layout == "pairs":
-            unpack_pair(first, source, bitext.langs, sides)
+            with readable(first):
+                unpack_pair(first, source, bitext.langs, sides)
         for split in SPLITS:
             prefix = sides / source.splits[split]
             readers = [LineReader(str(p), replace=True) for p in bitext_paths(prefix, bitext.langs)]
             pairs = iter_bitext(prefix, bitext.langs, readers)
             report[split] = write(folder, split, bitext.langs, pairs, readers)
     return report
+
+
+@contextlib.contextmanager
+def readable(archive: Path) -> Iterator[None]:
+    """Say of which archive it is that something cannot be read."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise PrepError(f"{archive}: cannot be read: {error}") from error
 
 
 def unpack_pair(archive: Path, source: Source, langs: Pair, folder: Path) -> None:
@@ -175,24 +193,19 @@ def members(archive: Path, names: Collection[str]) -> Iterator[tuple[str, IO[byt
     Nothing is unpacked. Links and the like are no members that anyone wants.
 
     Raises:
-        PrepError: if the archive is damaged, or lacks one.
+        PrepError: if the archive lacks one.
     """
     left, folders = set(names), set()
-    try:
-        with tarfile.open(archive, "r|*") as tar:
-            for member in tar:
-                folders.add(Path(member.name).parent.name)
-                found = [n for n in left if member.name == n or member.name.endswith("/" + n)]
-                file = tar.extractfile(member) if found and member.isfile() else None
-                if file:
-                    left.discard(found[0])
-                    yield found[0], file
-                if not left:
-                    return
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno:  # the disk's, not the archive's
-            raise
-        raise PrepError(f"{archive}: cannot be read: {error}") from error
+    with tarfile.open(archive, "r|*") as tar:
+        for member in tar:
+            folders.add(Path(member.name).parent.name)
+            found = [n for n in left if member.name == n or member.name.endswith("/" + n)]
+            file = tar.extractfile(member) if found and member.isfile() else None
+            if file:
+                left.discard(found[0])
+                yield found[0], file
+            if not left:
+                return
     there = ", ".join(sorted(folders - {""})) or "no folders"
     raise PrepError(f"{archive}: has no {', '.join(sorted(left))}; it has {there}")
 

@@ -12,7 +12,7 @@ from textwrap import wrap
 
 from sacremoses import MosesDetokenizer, MosesTokenizer
 
-from .normalise import HEBREW_ACRONYM, normalise, script_share, unescape
+from .normalise import HEBREW, HEBREW_ACRONYM, normalise, script_of, script_share, unescape
 from .parallel import map_chunks
 from .text import Pair
 
@@ -62,15 +62,21 @@ def line_to_words(lang: str, raw: bool, normal: bool) -> Callable[[str], str]:
         return " ".join(line.split())
 
     moses = MosesTokenizer(lang) if raw else None
-    protected = [HEBREW_ACRONYM] if normal and lang == "he" else None
+    protected = [HEBREW_ACRONYM] if normal and script_of(lang) == HEBREW else None
 
     def tokenise(line: str) -> str:
         assert moses is not None
-        if protected and len(line) > PROTECTED_PART:  # Moses protects so many places at most
+        parts = [line]
+        if protected and len(line) > PROTECTED_PART:  # Moses protects 1,000 places at most
             parts = wrap(line, PROTECTED_PART, break_long_words=False, break_on_hyphens=False)
-            return " ".join(map(tokenise, parts))
-        return moses.tokenize(
-            line, return_str=True, escape=not normal, protected_patterns=protected
+        return " ".join(
+            moses.tokenize(
+                part,
+                return_str=True,
+                escape=not normal,
+                protected_patterns=protected if len(part) <= PROTECTED_PART else None,
+            )
+            for part in parts
         )
 
     return convert
@@ -116,7 +122,7 @@ class Tally:
     Attributes:
         dropped: pairs by rule.
         samples: of each rule, some pairs with their lines.
-        shared: dev and test sentences, of either side, that also stand in training pairs.
+        shared: dev and test sentences, of either side, that also stand in pairs that stay.
     """
 
     dropped: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(RULES, 0)))
@@ -160,13 +166,9 @@ def clean(
     judge = partial(judged, langs=langs, raw="train" in config.raw, config=config)
     chunks = map_chunks(judge, pairs, workers)
     for line, (pair, rule) in enumerate((one for chunk in chunks for one in chunk), start=1):
-        if rule is None:
-            in_held_out = [side in known for side, known in zip(pair, held_out, strict=True)]
-            for side, found, shared in zip(pair, in_held_out, tally.shared, strict=True):
-                if found:
-                    shared.add(side)
-            if config.drop_overlap and any(in_held_out):
-                rule = "overlap"
+        in_held_out = [side in known for side, known in zip(pair, held_out, strict=True)]
+        if rule is None and config.drop_overlap and any(in_held_out):
+            rule = "overlap"
         if rule is None and config.drop_duplicates:
             digest = blake2b("\n".join(pair).encode(), digest_size=16).digest()
             rule = "duplicate" if digest in seen else None
@@ -174,6 +176,9 @@ def clean(
         if rule:
             tally.drop(rule, line, pair)
         else:
+            for side, found, shared in zip(pair, in_held_out, tally.shared, strict=True):
+                if found:
+                    shared.add(side)
             yield pair
 
 

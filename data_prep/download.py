@@ -29,6 +29,7 @@ from .stage import flush, lock, log, sha256_file
 from .text import PrepError
 
 BLOCK = 1 << 16
+PASSING = (429, 500, 502, 503, 504)  # what servers answer when they will answer otherwise later
 GZIP = b"\x1f\x8b"
 AGENT = "qknorm-mt data_prep (research; one download a user)"
 
@@ -39,7 +40,7 @@ class Patience:
 
     Attributes:
         timeout: seconds without any answer, or without a byte.
-        attempts: tries of one address, going on where the last one stopped.
+        attempts: tries of one address that bring nothing, going on where the last one stopped.
         backoff: seconds before the second try; doubled before each further one.
         slowest: bytes a second, over ``window`` seconds, below which an address is given up.
         window: seconds.
@@ -52,15 +53,19 @@ class Patience:
     window: float = 30.0
 
 
-class Unavailable(Exception):
+class Failed(Exception):
+    """One address did not give the file."""
+
+
+class Unavailable(Failed):
     """An address does not have the file; the message says what it has instead."""
 
 
-class Wrong(Exception):
+class Wrong(Failed):
     """What was received is not the file."""
 
 
-class Broken(Exception):
+class Broken(Failed):
     """A download broke off; the next try goes on from there."""
 
 
@@ -84,7 +89,7 @@ def fetch_source(
     with lock(folder / ".lock", source.name):
         manifest = read_manifest(folder)
         missing = [file for file in source.files if not is_file(folder / file.name, file)]
-        if missing and "terms" not in manifest:
+        if "terms" not in manifest:
             log(f"{source.name}: {source.about}\nterms of use: {source.terms}")
             manifest["terms"] = {"text": source.terms, "shown": now()}
             write_manifest(folder, manifest)
@@ -113,6 +118,8 @@ def fetch(
         Unavailable: if no place has it, with what each has instead.
     """
     target = folder / file.name
+    if target.is_dir():
+        raise PrepError(f"{target} is a folder: the file {file.name} has to go there")
     if target.exists():
         aside = target.with_name(target.name + ".wrong")
         log(f"{target}: not the published file (size or checksum): kept as {aside.name}")
@@ -126,7 +133,7 @@ def fetch(
             else:
                 copy(file, Path(place), target)
             return place
-        except (Unavailable, Wrong, Broken, requests.RequestException) as error:
+        except (Failed, requests.RequestException, ValueError) as error:
             tried.append(f"  {place}: {reason(error)}")
             log(tried[-1].strip())
     raise Unavailable("\n".join(tried))
@@ -141,10 +148,13 @@ def places(file: RemoteFile, mirrors: Sequence[str], source: str) -> Iterator[st
 
 
 def copy(file: RemoteFile, origin: Path, target: Path) -> None:
-    if not origin.is_file():
-        raise Unavailable("no such file")
-    if not is_file(origin, file):
-        raise Wrong(f"not the published file: {origin.stat().st_size} bytes, or its checksum")
+    try:
+        if not origin.is_file():
+            raise Unavailable("no such file")
+        if not is_file(origin, file):
+            raise Wrong(f"not the published file: {origin.stat().st_size} bytes, or its checksum")
+    except OSError as error:
+        raise Unavailable(f"cannot be read: {error.strerror}") from error
     partial = partial_of(target)
     shutil.copyfile(origin, partial)
     finish(file, partial, target)
@@ -157,8 +167,12 @@ def download(file: RemoteFile, url: str, target: Path, patience: Patience) -> No
         Unavailable, Wrong, Broken, requests.RequestException: if it cannot be had there.
     """
     partial = partial_of(target)
-    for attempt in range(1, patience.attempts + 1):
+    attempt, most = 0, -1
+    while True:
         resumed = partial.exists()
+        have = partial.stat().st_size if resumed else 0
+        attempt = 1 if have > most else attempt + 1
+        most = max(most, have)
         try:
             with session(patience) as http:
                 receive(http, file, url, partial, patience)
@@ -168,15 +182,14 @@ def download(file: RemoteFile, url: str, target: Path, patience: Patience) -> No
             raise
         except Wrong as error:
             partial.unlink(missing_ok=True)
-            if not resumed:  # else what was there before may be at fault
+            if not resumed or attempt >= patience.attempts:
                 raise
-            log(f"{file.name}: {error}: starting over")
+            log(f"{file.name}: {error}: starting over, for what was there may be at fault")
         except (Broken, requests.ConnectionError, requests.Timeout) as error:
-            if attempt == patience.attempts:
+            if attempt >= patience.attempts:
                 raise
             log(f"{file.name}: {reason(error)}: trying again")
             time.sleep(patience.backoff * 2 ** (attempt - 1))
-    raise Broken(f"gave up after {patience.attempts} tries")
 
 
 def session(patience: Patience) -> requests.Session:
@@ -187,7 +200,8 @@ def session(patience: Patience) -> requests.Session:
         read=0,
         redirect=5,
         backoff_factor=patience.backoff,
-        status_forcelist=(429, 500, 502, 503, 504),
+        status_forcelist=PASSING,
+        respect_retry_after_header=False,  # which may say days
     )
     http = requests.Session()
     http.max_redirects = 5
@@ -235,10 +249,10 @@ def blocks_of(answer: requests.Response) -> Iterator[bytes]:
 
 def check_start(file: RemoteFile, answer: requests.Response, have: int, first: bytes) -> None:
     """Refuse at once what says that it is of another size, or begins like something else."""
-    length = answer.headers.get("Content-Length")
+    length = answer.headers.get("Content-Length", "")
     is_html = first[:200].lstrip().lower().startswith((b"<!doctype html", b"<html"))
     is_gzip = have > 0 or not file.name.endswith(".gz") or first.startswith(GZIP[: len(first)])
-    fits = length is None or int(length) == file.size - have
+    fits = not length.isdecimal() or int(length) == file.size - have
     if is_html or not is_gzip or not fits:
         raise Unavailable(
             f"answers {answer.status_code} with {'an HTML page' if is_html else 'something else'} "
@@ -324,7 +338,7 @@ def by_hand(missing: Sequence[RemoteFile], folder: Path, tried: str) -> str:
 def read_manifest(folder: Path) -> dict:
     try:
         return dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

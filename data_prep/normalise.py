@@ -20,11 +20,12 @@ from __future__ import annotations
 import html
 import unicodedata
 from functools import cache
+from html.entities import html5
 
 import regex
 
 # With its semicolon, so that "AT&T" and "&copy that" stay what they are.
-ENTITY = regex.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z]\w{1,30});")
+ENTITY = regex.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 INVISIBLE = regex.compile(
     "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff"
     "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
@@ -41,22 +42,23 @@ HEBREW_QUOTES = str.maketrans({"\u05f4": '"', "\u05f3": "'"})
 # What Moses tokenisation must leave alone.
 HEBREW_ACRONYM = r"[\u05d0-\u05ea]+(?:[\"'][\u05d0-\u05ea]+)+"
 
+ARABIC, HEBREW, LATIN = r"\p{Arabic}", r"\p{Hebrew}", r"\p{Latin}"
 # Scripts of languages that are not written in Latin letters (those of the TED talks among them).
 SCRIPTS = {
-    r"\p{Arabic}": "ar fa ur ku ckb ps",
-    r"\p{Armenian}": "hy",
+    ARABIC: "ar ara arb fa fas per ur urd ku ckb ps",
+    r"\p{Armenian}": "hy hye",
     r"\p{Bengali}": "bn",
-    r"\p{Cyrillic}": "be bg kk ky mk mn ru tg uk",
+    r"\p{Cyrillic}": "be bel bg bul kk ky mk mn ru rus tg uk ukr",
     r"\p{Cyrillic}\p{Latin}": "sr",
-    r"\p{Devanagari}": "hi mr ne",
+    r"\p{Devanagari}": "hi hin mr ne",
     r"\p{Ethiopic}": "am ti",
-    r"\p{Georgian}": "ka",
-    r"\p{Greek}": "el",
+    r"\p{Georgian}": "ka kat",
+    r"\p{Greek}": "el ell gre",
     r"\p{Gujarati}": "gu",
-    r"\p{Han}": "zh zh-cn zh-tw zh-hk",
-    r"\p{Han}\p{Hiragana}\p{Katakana}ー": "ja",
-    r"\p{Hangul}\p{Han}": "ko",
-    r"\p{Hebrew}": "he yi",
+    r"\p{Han}": "zh zho chi cmn",
+    r"\p{Han}\p{Hiragana}\p{Katakana}ー": "ja jpn",
+    r"\p{Hangul}\p{Han}": "ko kor",
+    HEBREW: "he heb iw yi",
     r"\p{Kannada}": "kn",
     r"\p{Khmer}": "km",
     r"\p{Lao}": "lo",
@@ -65,24 +67,28 @@ SCRIPTS = {
     r"\p{Sinhala}": "si",
     r"\p{Tamil}": "ta",
     r"\p{Telugu}": "te",
-    r"\p{Thai}": "th",
+    r"\p{Thai}": "th tha",
 }
 SCRIPT_OF = {lang: script for script, langs in SCRIPTS.items() for lang in langs.split()}
-LATIN = r"\p{Latin}"
 LETTER = regex.compile(r"\p{L}")
 
 
 def unescape(line: str) -> str:
     """Character and entity references to characters, once; white space they stand for included."""
-    return ENTITY.sub(lambda match: html.unescape(match.group()), line) if "&" in line else line
+    return ENTITY.sub(character, line) if "&" in line else line
+
+
+def character(entity: regex.Match[str]) -> str:
+    text = entity.group()
+    return html.unescape(text) if text[1] == "#" else html5.get(text[1:], text)
 
 
 def normalise(line: str, lang: str) -> str:
     """A line by its language's policy (see the module's table); spaces are not squeezed yet."""
-    line = INVISIBLE.sub("", unicodedata.normalize("NFC", line)).translate(QUOTES)
-    if SCRIPT_OF.get(lang) == r"\p{Arabic}":
+    line = unicodedata.normalize("NFC", INVISIBLE.sub("", line)).translate(QUOTES)
+    if script_of(lang) == ARABIC:
         line = ARABIC_MARKS.sub("", line)
-    elif lang == "he":
+    elif script_of(lang) == HEBREW:
         line = HEBREW_POINTS.sub("", line).translate(HEBREW_QUOTES)
     return line
 
@@ -97,4 +103,9 @@ def script_share(line: str, lang: str) -> float:
 
 @cache
 def own_letters(lang: str) -> regex.Pattern[str]:
-    return regex.compile(f"[{SCRIPT_OF.get(lang, LATIN)}]")
+    return regex.compile(f"[{script_of(lang)}]")
+
+
+def script_of(lang: str) -> str:
+    """By the code's first part: ``zh-cn`` and ``ar_EG`` are written like ``zh`` and ``ar``."""
+    return SCRIPT_OF.get(lang.lower().replace("_", "-").split("-")[0], LATIN)

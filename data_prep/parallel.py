@@ -8,10 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from typing import TypeVar
 
 from tqdm import tqdm
+
+from .text import PrepError
 
 CHUNK = 5000
 WORTH_IT = 8  # chunks: with fewer, starting processes takes longer than they save
@@ -53,6 +56,8 @@ def map_chunks(
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
+        except BrokenProcessPool as error:
+            raise PrepError("a worker process was killed: is there enough memory?") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -47,7 +48,7 @@ def prepare(
     Raises:
         PrepError: if the input is at fault, with file and line.
     """
-    check(cleaning, subwords)
+    check(cleaning, subwords, workers, published_length)
     raw = bitext_stage(bitext, root)
     cleaned = clean_stage(bitext.langs, cleaning, raw, root, workers)
     pieces = subword_stage(bitext.langs, subwords, cleaned, root, workers)
@@ -55,15 +56,23 @@ def prepare(
     return data, report_stage((raw, cleaned, pieces, data), published_length, root)
 
 
-def check(cleaning: CleanConfig, subwords: SubwordConfig) -> None:
+def check(
+    cleaning: CleanConfig,
+    subwords: SubwordConfig,
+    workers: int,
+    published_length: float | None,
+) -> None:
     """Refuse options that would silently make something else than was meant."""
     if subwords.method not in METHODS:
         raise PrepError(f"subwords={subwords.method!r} is not allowed: legal is one of {METHODS}")
-    for name, value in {**asdict(cleaning), **asdict(subwords)}.items():
+    options = {**asdict(cleaning), **asdict(subwords), "workers": workers}
+    options["published_length"] = published_length
+    share = options.pop("min_script")
+    if share is not None and not 0 < share <= 1:
+        raise PrepError(f"min_script={share} is not allowed: legal is over 0, up to 1")
+    for name, value in options.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if name == "min_script" and number and not 0 < value <= 1:
-            raise PrepError(f"min_script={value} is not allowed: legal is over 0, up to 1")
-        if name != "min_script" and number and value < 1:
+        if number and not 1 <= value < math.inf:
             raise PrepError(f"{name}={value} is not allowed: legal is at least 1")
 
 
@@ -173,6 +182,7 @@ def binarise_stage(
         files, counts = pieces.manifest["report"]["files"], cleaned.manifest["report"]
         length = percentile(training_lengths(files), LENGTH_PERCENTILE)
         return {
+            **{k: v for k, v in raw.manifest["report"].items() if k in ("source", "terms")},
             "source_lang": langs[0],
             "target_lang": langs[1],
             "subwords": pieces.manifest["config"],
@@ -187,17 +197,16 @@ def binarise_stage(
     inputs = {"subword": pieces.digest, "clean": cleaned.digest}
     if plain:
         inputs["bitext"] = raw.digest
-    return run_stage(root, "binarised", 4, {"langs": langs, "plain": plain}, inputs, build)
+    return run_stage(root, "binarised", 5, {"langs": langs, "plain": plain}, inputs, build)
 
 
 def binarise(langs: Pair, pieces: Path, folder: Path, workers: int) -> None:
-    command = [
-        *(sys.executable, "-m", "fairseq_cli.preprocess"),
+    argv = [
         *("--source-lang", langs[0], "--target-lang", langs[1], "--joined-dictionary"),
         *("--trainpref", str(pieces / "train"), "--validpref", str(pieces / "dev")),
         *("--testpref", str(pieces / "test"), "--destdir", str(folder), "--workers", str(workers)),
     ]
-    run_quietly(command)
+    run_quietly("fairseq_cli.preprocess", argv)
     (folder / "preprocess.log").unlink()  # names the folder, so it would change the digest
 
 
@@ -219,13 +228,19 @@ def percentile(lengths: Counter[int], percent: float) -> float:
     return float(np.percentile(repeated, percent))
 
 
-def run_quietly(command: list[str]) -> None:
-    """Run a tool; show what it said only if it fails."""
-    done = subprocess.run(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    if done.returncode:
-        if "No space left on device" in done.stdout:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), command[2])
-        tail = "\n".join(done.stdout.splitlines()[-15:])
-        raise PrepError(f"{command[2]} failed with exit code {done.returncode}:\n{tail}")
+def run_quietly(module: str, argv: list[str]) -> None:
+    """Run a tool, which ends with this process; show what it said only if it fails."""
+    command = [sys.executable, "-m", "data_prep.guarded", str(os.getpid()), module, *argv]
+    with subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            said, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    if process.returncode:
+        if "No space left on device" in said:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), module)
+        tail = "\n".join(said.splitlines()[-15:])
+        raise PrepError(f"{module} failed with exit code {process.returncode}:\n{tail}")

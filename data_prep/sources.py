@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -14,6 +15,7 @@ from .text import PrepError
 
 PUBLISHED = Path(__file__).with_name("sources.yaml")
 MIRROR_VARIABLE = "QKNORM_MT_MIRROR"
+PLAIN = re.compile(r"\w[\w.-]*")  # no way out of the downloads folder
 LAYOUTS = ("files", "tsv", "pairs")
 
 
@@ -73,8 +75,24 @@ def load_sources(path: Path = PUBLISHED) -> dict[str, Source]:
 
 
 def parse(name: str, entry: dict[str, Any]) -> Source:
+    def refuse(field: str, value: object, legal: str) -> NoReturn:
+        raise ValueError(f"{name}: {field}: {value!r}; legal is {legal}")
+
     if entry["layout"] not in LAYOUTS:
-        raise ValueError(f"{name}: layout: {entry['layout']!r}; legal is one of {LAYOUTS}")
+        refuse("layout", entry["layout"], f"one of {LAYOUTS}")
+    if set(entry["splits"]) != {"train", "dev", "test"}:
+        refuse("splits", entry["splits"], "a name for each of train, dev and test")
+    if not isinstance(entry["base"], list):
+        refuse("base", entry["base"], "a list of addresses")
+    if not entry["files"] or (len(entry["files"]) > 1 and entry["layout"] != "files"):
+        refuse("files", list(entry["files"]), "one archive, or with layout: files at least one")
+    for file, facts in entry["files"].items():
+        if not PLAIN.fullmatch(name) or not PLAIN.fullmatch(file):
+            refuse("files", file, "names of letters, digits, '.', '_' and '-'")
+        if not isinstance(facts["bytes"], int):
+            refuse(f"{file}: bytes", facts["bytes"], "a number")
+        if not re.fullmatch("[0-9a-f]{64}", str(facts["sha256"])):
+            refuse(f"{file}: sha256", facts["sha256"], "64 hex digits in lower case")
     files = tuple(
         RemoteFile(
             file, facts["bytes"], facts["sha256"], tuple(base + file for base in entry["base"])

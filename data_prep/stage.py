@@ -77,7 +77,7 @@ def run_stage(
     target = root / f"{name}-{digest_of(made_by)[:12]}"
     root.mkdir(parents=True, exist_ok=True)
     with lock(Path(f"{target}.lock"), name):
-        found = read_manifest(target)
+        found = read_manifest(target, made_by)
         log(f"{name}: {'found' if found else 'making'} {target}")
         manifest = found or make(target, made_by, build)
     return Stage(target, manifest, made=found is None)
@@ -98,13 +98,17 @@ def lock(path: Path, what: str) -> Iterator[None]:
         held.release()
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path, made_by: Mapping[str, Any]) -> dict[str, Any] | None:
     """The manifest, if ``folder`` holds exactly what it says; None otherwise."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        files = manifest["files"]
-        intact = all(describe(folder / name) == files[name] for name in files)
-    except (OSError, ValueError, KeyError):
+        there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+        intact = (
+            digest_of({key: manifest[key] for key in made_by}) == digest_of(made_by)
+            and there == {*manifest["files"], MANIFEST}
+            and all(describe(folder / name) == file for name, file in manifest["files"].items())
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return manifest if intact else None
 

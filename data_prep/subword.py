@@ -174,7 +174,10 @@ def learn_sentencepiece(words: list[tuple[str, int]], size: int, model_type: str
 
 
 def learn_merges(words: list[tuple[str, int]], size: int, path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as codes, quiet_unless_watched():
+    with contextlib.ExitStack() as stack:
+        codes = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+        stack.enter_context(contextlib.suppress(ValueError))  # of text that has no pair of letters
+        stack.enter_context(quiet_unless_watched())
         learn_bpe([f"{word} {count}" for word, count in words], codes, size, is_dict=True)
     learned = path.read_text(encoding="utf-8").count("\n") - 1
     if learned < size:
@@ -221,10 +224,10 @@ def load(folder: Path) -> Subwords:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         langs = settings.pop("langs")
         config = SubwordConfig(**settings)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PrepError(f"{folder} is no prepared set: {SETTINGS} in it: {error}") from error
-    kind = SubwordNmt if config.method == "subword_nmt" else SentencePiece
-    return kind(folder, config, langs)
+        kind = SubwordNmt if config.method == "subword_nmt" else SentencePiece
+        return kind(folder, config, langs)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise PrepError(f"{folder} is no prepared set: {error}") from error
 
 
 def files(folder: Path) -> list[Path]:
@@ -248,4 +251,9 @@ def undo(lines: Sequence[str], folder: Path) -> list[str]:
                 f"{folder} has pieces of {subwords.method}, but these look like those of another "
                 f"method ({example!r}): undo them with the set that made them"
             )
+    if isinstance(subwords, SentencePiece) and not own and any(" " in line for line in lines):
+        raise PrepError(
+            f"{folder} has pieces of {subwords.method}, but in these nothing shows where a word "
+            "begins: undo them with the set that made them"
+        )
     return subwords.decode(lines)

@@ -185,6 +185,8 @@ def missing_file(path: Path, prefix: Path, lang: str) -> str:
     """Why there is no file for one language of a bitext, with what is there instead."""
     if not prefix.parent.is_dir():
         return f"{path}: no such file: the folder {prefix.parent} does not exist"
+    if path.is_dir():
+        return f"{path} is a folder, not a file"
     found = sorted(p.name[len(prefix.name) + 1 :] for p in prefix.parent.glob(f"{prefix.name}.*"))
     if found:
         return f"{path}: no such file: language {lang!r} is not in this bitext, which has {found}"

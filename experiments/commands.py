@@ -39,6 +39,11 @@ def prepare_argv(cfg: Mapping[str, Any]) -> list[str]:
     argv = ["prepare", "-s", pair["source_lang"], "-t", pair["target_lang"]]
     argv += ["--root", str(work / "data" / pair["name"])]
     argv += to_flags({n: v for n, v in prep.items() if n not in ("name", "raw")})
+    if not isinstance(prep["raw"], bool | list):
+        raise RunError(
+            f"prep.raw={prep['raw']} is not allowed: legal is true, false, or a list of splits, "
+            "as [train]"
+        )
     if prep["raw"]:
         argv += ["--raw", *(prep["raw"] if isinstance(prep["raw"], list) else SPLITS)]
     if isinstance(pair["settings"]["length"], int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import random
 import tarfile
 from pathlib import Path
 
@@ -50,13 +51,15 @@ def source(layout: str, splits: dict[str, str], *paths: Path) -> Source:
     return Source("set", "a set", "yes", "for research only", layout, splits, files)
 
 
-def extract(folder: Path, langs: tuple[str, str], *made: object) -> tuple[Path, dict]:
+def extract(
+    folder: Path, langs: tuple[str, str], *made: object, mirror: Path | None = None
+) -> tuple[Path, dict]:
     layout, splits, *paths = made
     bitext = Bitext(
         *langs,
         source=source(layout, splits, *paths),  # type: ignore[arg-type]
         downloads=folder / "downloads",
-        mirrors=[str(folder)],
+        mirrors=[str(mirror or folder)],
     )
     stage = bitext_stage(bitext, folder / "root")
     return stage.path, stage.manifest["report"]
@@ -109,13 +112,50 @@ def test_what_is_wrong_in_a_table(
     assert not list((tmp_path / "root").glob("*.partial"))
 
 
+def test_another_member_or_archive_is_another_stage(tmp_path: Path) -> None:
+    first, _ = extract(tmp_path, ("gl", "en"), "tsv", TABLES, tables(tmp_path))
+    swapped = {**TABLES, "dev": TABLES["test"], "test": TABLES["dev"]}
+    path = tables(tmp_path)
+    assert extract(tmp_path, ("gl", "en"), "tsv", swapped, path)[0] != first
+    (tmp_path / "downloads" / "set" / "data.tar.gz").unlink()
+    path = tables(tmp_path, dev="t\tone\tun\tum\n")
+    second, report = extract(tmp_path, ("gl", "en"), "tsv", TABLES, path)
+    assert second != first
+    assert report["dev"]["lines"] == 1
+
+
+def test_a_member_is_known_by_its_whole_name(tmp_path: Path) -> None:
+    members = {f"x/{name}": (HEADER + ROWS).encode() for name in TABLES.values()}
+    decoys = {f"x/not_{name}": b"no table" for name in TABLES.values()}
+    path, _ = extract(tmp_path, ("gl", "en"), "tsv", TABLES, archive(tmp_path, decoys | members))
+    assert lines(path / "train.gl") == GL
+
+
 def test_a_missing_member_and_a_damaged_archive(tmp_path: Path) -> None:
     splits = {**TABLES, "dev": "other.tsv"}
     with pytest.raises(PrepError, match=r"data.tar.gz: has no other.tsv"):
         extract(tmp_path, ("gl", "en"), "tsv", splits, tables(tmp_path))
-    (tmp_path / "data.tar.gz").write_bytes(gzip.compress(b"no tar" * 500)[:-10])
-    with pytest.raises(PrepError, match=r"data.tar.gz: cannot be read"):
-        extract(tmp_path, ("gl", "en"), "tsv", TABLES, tmp_path / "data.tar.gz")
+    rng = random.Random(0)
+    row = "t\t{}\t{}\t\n"
+    text = HEADER + "".join(row.format(rng.random(), rng.random()) for _ in range(3000))
+    packed = gzip.compress(tarfile_of(text.encode()))
+    broken = packed[:20] + b"\xff" * 50 + packed[70:]
+    for i, data in enumerate((gzip.compress(b"no tar" * 500)[:-10], packed[:30_000], broken)):
+        (tmp_path / "data.tar.gz").write_bytes(data)
+        with pytest.raises(PrepError, match=r"data.tar.gz: cannot be read"):
+            extract(
+                *(tmp_path / str(i), ("gl", "en"), "tsv", TABLES, tmp_path / "data.tar.gz"),
+                mirror=tmp_path,
+            )
+
+
+def tarfile_of(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        info = tarfile.TarInfo(TABLES["train"])
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
+    return file.getvalue()
 
 
 def test_pairs_of_an_archive_and_nothing_outside(tmp_path: Path) -> None:
@@ -178,3 +218,13 @@ def test_own_files_keep_their_every_line(tmp_path: Path) -> None:
     stage = bitext_stage(bitext, tmp_path / "root")
     assert lines(stage.path / "train.gl") == ["a", "", "__NULL__", "b c"]
     assert stage.manifest["report"]["train"] == {"lines": 4, "missing": 0, "replaced": 1}
+    for changed in ("train.gl", "test.en"):
+        (tmp_path / changed).write_bytes(b"a\nb\nc\nd\n")
+        assert bitext_stage(bitext, tmp_path / "root").path != stage.path
+        stage = bitext_stage(bitext, tmp_path / "root")
+
+
+@pytest.mark.parametrize("lang", ["a/b", "", "../x", "g l"])
+def test_odd_language_codes_are_refused(tmp_path: Path, lang: str) -> None:
+    with pytest.raises(PrepError, match="is not allowed: legal are letters, digits"):
+        bitext_stage(Bitext(lang, "en", toy_seed=1), tmp_path)

@@ -110,6 +110,11 @@ def test_preparation_is_told_every_setting() -> None:
     assert "--raw train dev test" in told
 
 
+def test_raw_is_no_name_of_a_split() -> None:
+    with pytest.raises(RunError, match=r"^prep\.raw=train is not allowed: legal is true"):
+        commands.prepare_argv(composed("pair.raw=train"))
+
+
 @pytest.mark.parametrize(
     ("method", "name"),
     [("subword_nmt", "subword_nmt"), ("sentencepiece_unigram", "sentencepiece")],

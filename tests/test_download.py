@@ -8,15 +8,18 @@ import hashlib
 import http.server
 import json
 import random
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from data_prep.download import Patience, fetch_source
-from data_prep.sources import RemoteFile, Source, load_sources
+from data_prep.sources import RemoteFile, Source, load_sources, mirrors
 from data_prep.text import PrepError
 
 DATA = gzip.compress(random.Random(0).randbytes(300_000))
@@ -48,6 +51,33 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.chunked(HTML)
         elif what == "loop":
             self.answer(302, b"", Location=self.path)
+        elif what == "slow":
+            time.sleep(0.3)
+            self.answer(200, DATA)
+        elif what == "other-size":
+            self.answer(200, gzip.compress(b"something else"))
+        elif what == "no-gzip":
+            self.answer(200, b"x" * len(DATA))
+        elif what == "bad-length":
+            self.send_response(200)
+            self.send_header("Content-Length", "12, 12")
+            self.end_headers()
+            self.close_connection = True
+        elif what == "bad-location":
+            self.answer(302, b"", Location="http://[::1")
+        elif what == "tomorrow" and before < 1:
+            self.answer(503, b"", **{"Retry-After": "86400"})
+        elif what == "bit-by-bit":
+            where = f"bytes {start}-{len(DATA) - 1}/{len(DATA)}"
+            self.answer(
+                206 if asked else 200,
+                DATA[start : start + 60_000],
+                length=len(DATA) - start,
+                **{"Content-Range": where},
+            )
+            self.close_connection = True
+        elif what.isdecimal() and before == 0:
+            self.answer(int(what), b"")
         elif what == "moved":
             self.answer(302, b"", Location="/good/" + self.path.split("/")[2])
         elif what == "wrong":
@@ -126,7 +156,10 @@ def fetch(source: Source, folder: Path, *mirrors: str) -> bytes:
     return paths["data.tar.gz"].read_bytes()
 
 
-@pytest.mark.parametrize("what", ["good", "moved", "busy-then-good", "truncated"])
+PASSING = ["busy-then-good", "truncated", "tomorrow", "bit-by-bit", "429", "500", "502", "504"]
+
+
+@pytest.mark.parametrize("what", ["good", "moved", *PASSING])
 def test_what_passes_is_waited_for(server: Server, tmp_path: Path, what: str) -> None:
     assert fetch(server.source(what), tmp_path) == DATA
     if what == "truncated":
@@ -140,6 +173,10 @@ def test_what_passes_is_waited_for(server: Server, tmp_path: Path, what: str) ->
         ("always-busy", r"an error of its own \(429 or 5xx\)"),
         ("html", f"answers 200 with an HTML page of {len(HTML)} bytes, not with the file of"),
         ("html-chunked", "answers 200 with an HTML page of unknown bytes"),
+        ("other-size", r"answers 200 with something else of \d\d bytes, not with the file of"),
+        ("no-gzip", "answers 200 with something else of 300"),
+        ("bad-length", ""),
+        ("bad-location", ""),
         ("loop", "redirects without end"),
         ("wrong", "its checksum is wrong: sha256 [0-9a-f]{64}"),
         ("long", "answers with more than the file's"),
@@ -249,15 +286,67 @@ def test_terms_are_shown_once_and_kept(
 
 
 def test_two_at_once_download_once(server: Server, tmp_path: Path) -> None:
-    threads = [
-        threading.Thread(target=fetch, args=(server.source("good"), tmp_path)) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(fetch, server.source("slow"), tmp_path) for _ in range(3)]
+    assert [job.result() for job in jobs] == [DATA] * 3
     assert len(server.seen) == 1
-    assert fetch(server.source("missing"), tmp_path) == DATA
+
+
+def test_tries_are_spaced_out(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    patience = dataclasses.replace(QUICK, attempts=4, backoff=1.0)
+    file = RemoteFile("a.gz", 1, "0", ("http://127.0.0.1:9/a.gz",))
+    source = Source("set", "", "", "", "pairs", {}, (file,))
+    with pytest.raises(PrepError):
+        fetch_source(source, tmp_path, [], patience)
+    assert naps == [1, 2, 4]
+    naps.clear()
+    with pytest.raises(PrepError):
+        fetch_source(server.source("always-busy"), tmp_path, [], patience)
+    assert [nap for nap in naps if nap] == [2, 4, 8]
+
+
+def test_an_invalid_certificate_is_refused(tmp_path: Path) -> None:
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+    make += ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
+    try:
+        subprocess.run([*make, "-days", "2"], check=True, capture_output=True)
+    except OSError:
+        pytest.skip("no openssl to make a certificate with")
+    Handler.seen = []
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
+    thread = threading.Thread(target=httpd.serve_forever)
+    thread.start()
+    try:
+        url = f"https://127.0.0.1:{httpd.server_address[1]}/good/data.tar.gz"
+        file = RemoteFile("data.tar.gz", len(DATA), hashlib.sha256(DATA).hexdigest(), (url,))
+        source = Source("set", "", "", "", "pairs", {}, (file,))
+        with pytest.raises(PrepError, match="its TLS certificate is not valid"):
+            fetch_source(source, tmp_path / "downloads", [], QUICK)
+        assert Handler.seen == []
+    finally:
+        httpd.shutdown()
+        thread.join()
+        httpd.server_close()
+
+
+def test_mirrors_of_the_environment_come_after_those_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QKNORM_MT_MIRROR", raising=False)
+    assert mirrors(["a"]) == ["a"]
+    monkeypatch.setenv("QKNORM_MT_MIRROR", "b http://c/")
+    assert mirrors(["a"]) == ["a", "b", "http://c/"]
+
+
+def test_a_folder_in_the_files_place(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "set" / "data.tar.gz").mkdir(parents=True)
+    with pytest.raises(PrepError, match=r"is a folder: the file data\.tar\.gz has to go there"):
+        fetch(server.source("good"), tmp_path)
 
 
 def test_published_sources_are_complete() -> None:
@@ -285,12 +374,23 @@ def test_the_published_dev_and_test_of_en_vi_are_those_at_hand(data_dir: Path) -
             assert (len(data), hashlib.sha256(data).hexdigest()) == (file.size, file.sha256)
 
 
+LIST = (
+    "a: {{layout: pairs, about: a, tokenised: b, terms: c, splits: {{train: a, dev: b, test: c}}, "
+    "base: {}, files: {{{}: {{bytes: 1, sha256: " + "'" + "0" * 64 + "'}}}}}}"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("- a", "not a list of data sets"),
         ("a: {layout: zip}", "layout: 'zip'; legal is one of"),
         ("a: {layout: tsv}", "KeyError"),
+        ("a: {layout: tsv, splits: {train: x}}", "legal is a name for each of train, dev and"),
+        (LIST.format("http://x/", "a.gz"), "legal is a list of addresses"),
+        (LIST.format("[http://x/]", "../a.gz"), "legal is names of letters"),
+        (LIST.format("[http://x/]", "a.gz").replace("00", "0A", 1), "legal is 64 hex digits"),
+        (LIST.format("[http://x/]", "a.gz").replace("bytes: 1", "bytes: x"), "legal is a number"),
     ],
 )
 def test_a_bad_list_of_sources(tmp_path: Path, text: str, message: str) -> None:

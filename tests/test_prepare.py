@@ -94,11 +94,26 @@ def test_a_rerun_changes_nothing_and_an_option_only_what_depends_on_it(prepared:
     again = data_prep(*argv)
     assert json.loads(again.stdout) == result
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.suffix != ".lock"} == before
+    assert "clean: making" in data_prep(*argv, "--max-tokens", "3").stderr
     other = data_prep(*argv, "--subword-size", "19")
     assert "bitext: found" in other.stderr
     assert "clean: found" in other.stderr
     assert "subword: making" in other.stderr
     assert json.loads(other.stdout)["digest"] != result["digest"]
+
+
+def test_subwords_are_learned_on_train_alone(prepared: tuple, tmp_path: Path) -> None:
+    result, folder, argv = prepared
+    shutil.copytree(folder, tmp_path / "copy")
+    for name in ("dev.gl", "test.en"):
+        path = tmp_path / "copy" / name
+        path.write_text("novo novo novo\n" * path.read_text().count("\n"))
+    moved = [a.replace(str(folder), str(tmp_path / "copy")) for a in argv]
+    again = json.loads(data_prep(*moved).stdout)
+    assert again["digest"] != result["digest"]
+    before, after = (Path(r["data"]) for r in (result, again))
+    for path in (*before.glob("subword*"), *before.glob("dict.*"), *before.glob("train.*")):
+        assert (after / path.name).read_bytes() == path.read_bytes()
 
 
 def test_the_same_input_elsewhere_gives_the_same_digest(prepared: tuple, tmp_path: Path) -> None:
@@ -139,6 +154,9 @@ def test_bad_input_is_one_clear_error(tmp_path: Path, damage, message: str) -> N
         (["--subword-size", "9"], "error: cannot learn 9 subword types"),
         (["--subword-size", "-3"], "error: size=-3 is not allowed: legal is at least 1"),
         (["--min-script", "1.5"], "error: min_script=1.5 is not allowed: legal is over 0, up to 1"),
+        (["--max-ratio", "nan"], "error: max_ratio=nan is not allowed"),
+        (["--workers", "0"], "error: workers=0 is not allowed"),
+        (["--published-length", "nan"], "error: published_length=nan is not allowed"),
         (["--toy-seed", "1"], "by exactly one of --source, --toy-seed, and all of --train, --dev"),
         (["--source", "ted"], "by exactly one of --source"),
         (["--raw", "valid"], "invalid choice: 'valid' (choose from 'train', 'dev', 'test')"),
@@ -183,6 +201,18 @@ def test_raw_text_keeps_its_own_reference(tmp_path: Path) -> None:
     assert (data / "plain.dev.en").read_text() == "One, two.\n" * 5
     assert (data / "reference.dev.en").read_text() == "One , two .\n" * 5
     assert not list(data.glob("plain.test.*"))
+
+
+def test_stray_characters_are_replaced_when_asked(tmp_path: Path) -> None:
+    argv = write_bitext(tmp_path)
+    with (tmp_path / "train.gl").open("a") as gl, (tmp_path / "train.en").open("a") as en:
+        gl.write("un\x0cdous\n")
+        en.write("one\n")
+    argv = ["prepare", *argv, *TINY, "--root", str(tmp_path / "root")]
+    assert "error: " in data_prep(*argv).stderr
+    done = data_prep(*argv, "--stray", "space")
+    assert json.loads(done.stdout)["lines"]["train"] == 41
+    assert re.search(r"\| train +\| +41 \| +41 \| +1 \|", done.stderr)
 
 
 def test_the_report(tmp_path: Path) -> None:

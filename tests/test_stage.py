@@ -43,7 +43,35 @@ def test_a_change_makes_another_stage(tmp_path: Path, change: dict) -> None:
     assert first.digest == second.digest  # equal contents
 
 
-@pytest.mark.parametrize("damage", ["changed", "removed", "manifest"])
+def test_the_digest_is_of_the_contents(tmp_path: Path) -> None:
+    def digest(text: str) -> str:
+        def build(folder: Path) -> dict:
+            (folder / "out.txt").write_text(text)
+            return {}
+
+        return run_stage(tmp_path, "stage", 1, {"text": text}, {}, build).digest
+
+    assert digest("abc") != digest("abd")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", '{"files": null}', '{"files": {}}', "{}"])
+def test_an_odd_manifest_is_not_believed(tmp_path: Path, text: str) -> None:
+    calls: list[str] = []
+    path = make(tmp_path, calls).path
+    (path / "manifest.json").write_text(text)
+    make(tmp_path, calls)
+    assert calls == ["made", "made"]
+
+
+def test_nothing_of_a_killed_attempt_gets_in(tmp_path: Path) -> None:
+    partial = tmp_path / (make(tmp_path / "other", []).path.name + ".partial")
+    partial.mkdir(parents=True)
+    (partial / "half.txt").write_text("half")
+    path = make(tmp_path, []).path
+    assert {p.name for p in path.iterdir()} == {"out.txt", "manifest.json"}
+
+
+@pytest.mark.parametrize("damage", ["changed", "removed", "added", "manifest"])
 def test_a_damaged_stage_is_made_again(tmp_path: Path, damage: str) -> None:
     calls: list[str] = []
     path = make(tmp_path, calls).path
@@ -51,6 +79,8 @@ def test_a_damaged_stage_is_made_again(tmp_path: Path, damage: str) -> None:
         (path / "out.txt").write_text("tex!\n")
     elif damage == "removed":
         (path / "out.txt").unlink()
+    elif damage == "added":
+        (path / "other.txt").write_text("text")
     else:
         (path / "manifest.json").write_text("{")
     again = make(tmp_path, calls)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from fairseq.data import Dictionary
 from fairseq.data.data_utils import post_process
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from subword_nmt.apply_bpe import BPE, read_vocabulary
 from subword_nmt.learn_bpe import learn_bpe
 
-from data_prep.subword import CODES, METHODS, SubwordConfig, learn, load, undo
+from data_prep.subword import CODES, METHODS, MODEL, SubwordConfig, learn, load, undo
 from data_prep.text import PrepError
 from data_prep.toy import generate
 
@@ -104,6 +105,29 @@ def test_pieces_are_subword_nmts_own_with_each_languages_vocabulary(
         assert subwords.encode(lines, other) != expected
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_sentencepiece_is_learned_as_from_the_sentences_of_both_sides(
+    tmp_path: Path, kind: str
+) -> None:
+    rare = {lang: words + Counter({"\u0416": 1}) for lang, words in COUNTS.items()}
+    learn(rare, SubwordConfig(f"sentencepiece_{kind}", 300), tmp_path)
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*SIDES["qaa"], *SIDES["qab"], "\u0416", "\u0416"]),
+        model_writer=model,
+        model_type=kind,
+        vocab_size=300,
+        character_coverage=1.0,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ours = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / MODEL))
+    pieces = [{p.id_to_piece(i) for i in range(300)} for p in (ours, theirs)]
+    assert len(pieces[0] & pieces[1]) > (295 if kind == "bpe" else 250)
+    assert "\u0416" in pieces[0]
+
+
 def test_the_same_words_give_the_same_files(learned: Path, tmp_path: Path) -> None:
     config = json.loads((learned / "subwords.json").read_text())
     shuffled = {lang: Counter(dict(reversed(words.items()))) for lang, words in COUNTS.items()}
@@ -135,6 +159,9 @@ def test_undoing_with_another_method_is_refused(learned: Path, tmp_path: Path) -
         else:
             with pytest.raises(PrepError, match=f"has pieces of {subwords.method}, but these"):
                 undo(pieces, learned)
+    if subwords.method != "subword_nmt":
+        with pytest.raises(PrepError, match="nothing shows where a word begins"):
+            undo(["the cat sat"], learned)
     assert undo([], learned) == []
     assert undo([""], learned) == [""]
 
@@ -142,3 +169,16 @@ def test_undoing_with_another_method_is_refused(learned: Path, tmp_path: Path) -
 def test_a_folder_without_subwords(tmp_path: Path) -> None:
     with pytest.raises(PrepError, match="is no prepared set"):
         load(tmp_path)
+    for method in METHODS:
+        folder = tmp_path / method
+        folder.mkdir()
+        learn(COUNTS, SubwordConfig(method, 100), folder)
+        (folder / (CODES if method == "subword_nmt" else MODEL)).unlink()
+        with pytest.raises(PrepError, match="is no prepared set"):
+            load(folder)
+
+
+def test_text_of_single_letters(tmp_path: Path) -> None:
+    counts = {lang: Counter("abc") for lang in LANGS}
+    with pytest.raises(PrepError, match="cannot learn 5 merges from the training text, only 0"):
+        learn(counts, SubwordConfig("subword_nmt", 5), tmp_path)

@@ -21,7 +21,10 @@ from data_prep.text import LineReader, PrepError, iter_bitext, iter_lines
         (b"one\ntwo\x0cthree\n", "a.gl, line 2: form feed"),
         (b"one\ntwo\x0bthree\n", "a.gl, line 2: vertical tab"),
         (b"\x7fELF\x00\x01\n", "a.gl, line 1: NUL"),
-        (b"one\ntwo\x1ethree\n", r"a.gl, line 2: control character U\+001E"),
+        *(
+            (b"one\ntwo" + bytes([code]) + b"three\n", rf"line 2: control character U\+{code:04X}")
+            for code in range(0x1C, 0x20)
+        ),
         ("\ufeffone\n".encode(), r"a.gl, line 1: byte order mark"),
     ],
     ids=lambda x: None if isinstance(x, str) else repr(x)[:30],

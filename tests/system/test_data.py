@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def result(done: subprocess.CompletedProcess[str]) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def contents(root: Path) -> dict[str, str]:
     """Every file of finished stages, by checksum."""
     return {
@@ -89,6 +97,7 @@ def test_twenty_kills_and_a_rerun_end_like_an_undisturbed_run(
 ) -> None:
     made, folder, seconds = undisturbed
     assert made["lines"] == {"train": 1066, "dev": 35, "test": 35}
+    assert (made["source"], made["terms"]) == ("ted", "for research only")
     rng = random.Random()
     for _ in range(20):
         process = subprocess.Popen(
@@ -106,6 +115,32 @@ def test_twenty_kills_and_a_rerun_end_like_an_undisturbed_run(
     again = result(run(*command(sources, tmp_path)))
     assert again["digest"] == made["digest"]
     assert contents(tmp_path / "root") == contents(folder / "root")
+
+
+def test_a_killed_parent_takes_its_tool_along(
+    sources: Path, undisturbed: tuple[dict, Path, float], tmp_path: Path
+) -> None:
+    """Or fairseq-preprocess would go on writing where the next run writes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command(sources, tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("binarised: making"):
+            break
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_for(lambda: bool(children.read_text()))
+    (child,) = children.read_text().split()
+    time.sleep(1)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+    again = result(run(*command(sources, tmp_path)))
+    assert again["digest"] == undisturbed[0]["digest"]
 
 
 def test_two_at_once_make_every_stage_once(sources: Path, tmp_path: Path) -> None:
@@ -151,12 +186,6 @@ if __name__ == "__main__":
 
     def members() -> int:
         return len(subprocess.run(group, capture_output=True, check=False).stdout.split())
-
-    def wait_for(condition) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
     wait_for(lambda: members() >= 4)  # itself, two workers, a resource tracker
     process.kill()
