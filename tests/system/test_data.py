@@ -233,7 +233,7 @@ def test_the_worked_example_of_a_pair_of_ones_own(tmp_path: Path) -> None:
     (command,) = (line for line in text.split("\n") if "--config-dir" in line and "DIR" in line)
     words = command.replace("python -m ", "").replace("=DIR", f"={tmp_path}")
     words = words.replace("--config-dir my", f"--config-dir {tmp_path}/my")
-    settings = [*words.split(), f"paths.work={tmp_path}/work", "prep.subword_size=60"]
+    settings = [*words.split(), f"paths.work={tmp_path}/work", "prep.subword_size=30"]
     shown = run(*settings, "--cfg", "job", "--resolve")
     assert shown.returncode == 0, shown.stdout
     cfg = yaml.safe_load(shown.stdout)
