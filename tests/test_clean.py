@@ -98,7 +98,7 @@ def test_samples_show_what_each_rule_dropped_with_its_line() -> None:
     rows = [row.split("\t") for row in tally.rows()]
     assert len(rows) == SAMPLE
     assert all(row == ["empty", row[1], "", f"x{int(row[1]) - 1}"] for row in rows)
-    assert max(int(row[1]) for row in rows) > 100  # not the first ones
+    assert 300 < sum(int(row[1]) for row in rows) / SAMPLE < 700  # neither the first nor the last
     assert [int(row[1]) for row in rows] == sorted(int(row[1]) for row in rows)
     again = Tally()
     list(clean(pairs, LANGS, CleanConfig(), tally=again))

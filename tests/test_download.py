@@ -41,7 +41,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         before = sum(path == self.path for path, _ in self.seen)
         self.seen.append((self.path, asked))
         start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-        if what == "missing":
+        if self.headers["Accept-Encoding"] != "identity":
+            self.answer(406, b"")  # a compressed answer would have another size
+        elif what == "missing":
             self.answer(404, b"nothing here")
         elif (what == "busy-then-good" and before < 2) or what == "always-busy":
             self.answer(503, b"")
