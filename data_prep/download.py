@@ -244,7 +244,7 @@ def blocks_of(answer: requests.Response) -> Iterator[bytes]:
         while block := answer.raw.read1(BLOCK):
             yield block
     except HTTPError as error:
-        raise Broken(f"broke off ({error})") from error
+        raise Broken(f"broke off ({innermost(error)})") from error
 
 
 def check_start(file: RemoteFile, answer: requests.Response, have: int, first: bytes) -> None:
@@ -315,8 +315,10 @@ def reason(error: Exception) -> str:
 
 def innermost(error: BaseException) -> BaseException:
     """The error at the bottom of what requests and urllib3 wrap around it."""
-    deeper = getattr(error, "reason", None) or (error.args[0] if error.args else None)
-    return innermost(deeper) if isinstance(deeper, BaseException) else error
+    inside = [
+        e for e in (getattr(error, "reason", None), *error.args) if isinstance(e, BaseException)
+    ]
+    return innermost(inside[0]) if inside else error
 
 
 def by_hand(missing: Sequence[RemoteFile], folder: Path, tried: str) -> str:
