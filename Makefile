@@ -9,7 +9,7 @@ demo: env
 	$(RUN) -m experiments.demo
 
 test: env
-	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile
+	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: env
 	$(RUN) -m pytest -m slow

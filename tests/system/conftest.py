@@ -13,6 +13,12 @@ import pytest
 from ..conftest import ROOT
 
 PLUGIN = str(ROOT / "qknorm_mt")
+SMALL_MODEL = (  # for recipe=paper
+    *(f"recipe.options.{s}_embed_dim=32" for s in ("encoder", "decoder")),
+    *(f"recipe.options.{s}_ffn_embed_dim=64" for s in ("encoder", "decoder")),
+    *(f"recipe.options.{s}_layers=1" for s in ("encoder", "decoder")),
+    *("recipe.options.max_tokens=1024", "+recipe.options.cpu=true"),
+)
 SUBWORDS = ("--subwords", "sentencepiece_bpe", "--subword-size")
 
 

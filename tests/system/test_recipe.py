@@ -19,7 +19,7 @@ import torch
 from fairseq.data import Dictionary
 
 from ..conftest import ROOT
-from .conftest import PLUGIN, SUBWORDS, run
+from .conftest import PLUGIN, SMALL_MODEL, SUBWORDS, run
 
 MODEL = [
     *("--arch", "transformer_qknorm", "--encoder-layers", "1", "--decoder-layers", "1"),
@@ -304,10 +304,7 @@ def test_alignments_need_fairseqs_search(
 # Through the runner ------------------------------------------------------------------------------
 
 SMALL = [
-    *(f"recipe.options.{s}_embed_dim=32" for s in ("encoder", "decoder")),
-    *(f"recipe.options.{s}_ffn_embed_dim=64" for s in ("encoder", "decoder")),
-    *(f"recipe.options.{s}_layers=1" for s in ("encoder", "decoder")),
-    *("recipe.options.max_tokens=1024", "+recipe.options.cpu=true"),
+    *SMALL_MODEL,
     *("decode.beam=2", "decode.max_len_b=3"),
 ]
 
