@@ -30,6 +30,11 @@ CONDITIONS = {
     "cpu": "a small model trained on one CPU core: not comparable with published scores",
     "demo": "the generated toy pair, a few minutes of one CPU core",
 }
+PREPS = {
+    "paper": "text prepared as the authors did",
+    "modern": "text prepared by today's habits: entities unescaped, characters normalised, "
+    "duplicates and unlikely pairs dropped from train",
+}
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -40,6 +45,7 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
             "pair": row["pair"],
             "attention": NAMES.get(row["attn"], row["attn"]),
             "condition": row["condition"],
+            "prep": row["prep"]["name"],
             "seed": row["seed"],
             "run": row["run"].rsplit("-", 1)[1],
             "beam": f"{row['decode']['beam']}, lenpen {row['decode']['lenpen']}",
@@ -82,8 +88,10 @@ def signatures(rows: list[dict[str, Any]]) -> dict[str, str]:
 def notes(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     """What the figures are and are not: a term, text, and something to be shown as code."""
     conditions = sorted({row["condition"] for row in rows})
+    preps = sorted({row["prep"]["name"] for row in rows})
     return [
         *((name, CONDITIONS.get(name, "see its recipe"), "") for name in conditions),
+        *((name, PREPS.get(name, "see its file in conf/prep"), "") for name in preps),
         *((name, "", signature) for name, signature in signatures(rows).items()),
         (
             "scores",

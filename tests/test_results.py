@@ -20,6 +20,7 @@ ROW = {
     "attn": "none",
     "recipe": "demo",
     "condition": "demo",
+    "prep": {"name": "modern", "raw": False},
     "seed": 1,
     "options": {"lr": 0.1},
     "decode": {"beam": 4, "lenpen": 1.0},
