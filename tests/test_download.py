@@ -18,9 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.download import Patience, fetch_source
+from data_prep.download import fetch_source
 from data_prep.sources import RemoteFile, Source, load_sources, mirrors
 from data_prep.text import PrepError
+from data_prep.transfer import Patience
 
 DATA = gzip.compress(random.Random(0).randbytes(300_000))
 HTML = b"<!DOCTYPE html><html><body>Not here any more.</body></html>"
