@@ -28,6 +28,8 @@ NAMES = {"none": "baseline", "l2": "QKNorm (l2)"}
 CONDITIONS = {
     "full": "the published sizes and optimiser",
     "cpu": "a small model trained on one CPU core: not comparable with published scores",
+    "cpu_bytes": "as cpu, with faster dropout masks, which are other ones",
+    "cpu_fast": "as cpu, with faster dropout masks and fuller batches, which are other ones",
     "demo": "the generated toy pair, a few minutes of one CPU core",
 }
 PREPS = {

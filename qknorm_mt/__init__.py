@@ -1,13 +1,13 @@
 """QKNorm transformers for fairseq: ``fairseq-train DATA --user-dir qknorm_mt --arch ...``.
 
 Importing this package registers the model and its architectures, the translation task, the
-criterion and the learning-rate schedule, nothing else.
+criterion, the learning-rate schedule and the optimizer, nothing else.
 """
 
 from . import compat
 
 compat.check()
 
-from . import criterion, lr_scheduler, model, task  # noqa: E402,F401  (each registers itself)
+from . import criterion, lr_scheduler, model, optimizer, task  # noqa: E402,F401  (each registers itself)
 
 __version__ = "0.1.0"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Tuple
+from typing import Dict, List, NoReturn, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
+from .dropout import Dropout
 from .qk_norm import QKNorm
+
+# An attn_mask of this shape means: causal, with padding, if any, at the end of each row. Then no mask
+# is needed, nor the key_padding_mask: what comes after a token is hidden from it anyway.
+CAUSAL = (0,)
 
 State = Dict[str, Optional[Tensor]]
 IncrementalState = Optional[Dict[str, State]]
@@ -30,6 +34,8 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         dropout: dropout probability on attention weights.
         self_attention: keys and values come from the query's own sequence; else from ``key``,
             the encoder's output, once per sentence.
+        qkv_bias: whether the projections of query, key and value have a bias.
+        cpu_dropout: one of :data:`qknorm_mt.dropout.CPU_DROPOUTS`.
     """
 
     def __init__(
@@ -39,21 +45,26 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         qk_norm: QKNorm,
         dropout: float = 0.0,
         self_attention: bool = False,
+        qkv_bias: bool = True,
+        cpu_dropout: str = "torch",
     ):
         super().__init__()
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.head_dim = embed_dim // num_heads
-        self.dropout_module = FairseqDropout(dropout, module_name=type(self).__name__)
+        self.dropout_module = Dropout(dropout, type(self).__name__, cpu_dropout)
         self.self_attention = self_attention
         # fairseq's order: the draws below must fall as they do there.
-        self.k_proj = nn.Linear(embed_dim, embed_dim)
-        self.v_proj = nn.Linear(embed_dim, embed_dim)
-        self.q_proj = nn.Linear(embed_dim, embed_dim)
+        self.k_proj = nn.Linear(embed_dim, embed_dim, bias=qkv_bias)
+        self.v_proj = nn.Linear(embed_dim, embed_dim, bias=qkv_bias)
+        self.q_proj = nn.Linear(embed_dim, embed_dim, bias=qkv_bias)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
         self.qk_norm = qk_norm
         self.beam_size = 1
         self.reset_parameters()
+
+    def __prepare_scriptable__(self) -> None:
+        refuse_script()
 
     def reset_parameters(self) -> None:
         for projection in (self.k_proj, self.v_proj, self.q_proj):
@@ -84,7 +95,8 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
             incremental_state: cache of step-by-step decoding.
             need_weights: also return attention weights, averaged over heads.
             static_kv: keys do not change between steps (cross-attention).
-            attn_mask: ``(query_len, key_len)``, added to the logits.
+            attn_mask: ``(query_len, key_len)``, added to the logits, or an empty tensor of shape
+                :data:`CAUSAL`.
             need_head_weights: return the weights of each head.
 
         Returns:
@@ -93,7 +105,8 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         """
         if self.self_attention:
             q, k, v = self._project(query, self.q_proj, self.k_proj, self.v_proj)
-            q, k = self.qk_norm.query(q), self.qk_norm.key(k)
+            offset = self._cached_length(incremental_state)
+            q, k = self.qk_norm.query(q, offset), self.qk_norm.key(k, offset)
             if incremental_state is not None:
                 k, v, key_padding_mask = self._extend_cache(
                     k, v, key_padding_mask, incremental_state
@@ -103,8 +116,9 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
             k, v, key_padding_mask = self._source(
                 key, key_padding_mask, incremental_state, query.size(1)
             )
-        bias = self._bias(q, attn_mask, key_padding_mask)
-        output, weights = self._attend(q, k, v, bias, need_weights or need_head_weights)
+        causal = attn_mask is not None and attn_mask.shape == CAUSAL
+        bias = None if causal else self._bias(q, attn_mask, key_padding_mask)
+        output, weights = self._attend(q, k, v, bias, causal, need_weights or need_head_weights)
         if weights is not None:
             weights = weights.transpose(0, 1) if need_head_weights else weights.mean(dim=1)
         return self.out_proj(output), weights
@@ -115,10 +129,11 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
             y = projections[0](x)
         else:
             weight = torch.cat([p.weight for p in projections])
-            y = F.linear(x, weight, torch.cat([p.bias for p in projections]))
+            biases: List[Tensor] = [p.bias for p in projections if p.bias is not None]
+            y = F.linear(x, weight, torch.cat(biases) if biases else None)
         time, batch, _ = x.shape
         y = y.view(time, batch, len(projections), self.num_heads, self.head_dim)
-        return y.permute(2, 1, 3, 0, 4).unbind(0)
+        return y.permute(2, 1, 3, 0, 4).contiguous().unbind(0)
 
     def _extend_cache(
         self,
@@ -191,29 +206,41 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         return bias.masked_fill((bias == float("-inf")).all(dim=-1, keepdim=True), 0.0)
 
     def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Optional[Tensor], need_weights: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Optional[Tensor],
+        causal: bool,
+        need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Output ``(query_len, batch, embed_dim)`` and weights ``(batch, heads, query, key)``."""
+        """Output ``(query_len, batch, embed_dim)``; weights ``(batch, heads, query, key)`` or None.
+
+        The weights are made one by one where they are asked for, and where torch has no fused
+        kernel that spares them: on a CPU with dropout.
+        """
         batch, heads, time, head_dim = q.shape
         beam = batch // k.size(0)
         if beam > 1:  # hypotheses of one sentence become further queries of its keys
             q = q.reshape(-1, beam, heads, time, head_dim).transpose(1, 2).flatten(2, 3)
-        # fairseq's --retain-dropout keeps it on while decoding.
-        active = self.training or self.dropout_module.apply_during_inference
-        dropout = self.dropout_module.p if active else 0.0
+        dropout = self.dropout_module.p if self.dropout_module.active else 0.0
         weights = None
-        if need_weights:
+        if need_weights or (dropout > 0 and q.device.type == "cpu"):
+            if causal:
+                hidden = torch.ones(time, k.size(2), dtype=torch.bool, device=q.device).triu(1)
+                bias = q.new_zeros(()).masked_fill(hidden, float("-inf"))
             logits = q @ k.transpose(-1, -2)
             weights = torch.softmax(logits if bias is None else logits + bias, dim=-1).type_as(q)
-            output = F.dropout(weights, dropout, training=active) @ v
+            output = self.dropout_module(weights) @ v
         else:
             output = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=bias, dropout_p=dropout, scale=1.0
+                q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=causal, scale=1.0
             )
         if beam > 1:
             output = split_beam(output, beam)
             weights = None if weights is None else split_beam(weights, beam)
-        return output.permute(2, 0, 1, 3).reshape(time, batch, heads * head_dim), weights
+        output = output.permute(2, 0, 1, 3).reshape(time, batch, heads * head_dim)
+        return output, weights if need_weights else None
 
     def reorder_incremental_state(
         self, incremental_state: IncrementalState, new_order: Tensor
@@ -238,6 +265,13 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         """fairseq's generator announces its beam: cross-attention then keeps keys per sentence."""
         self.beam_size = beam_size
 
+    def _cached_length(self, incremental_state: IncrementalState) -> int:
+        """How many keys the steps before this one left."""
+        if incremental_state is None:
+            return 0
+        keys = self._get_input_buffer(incremental_state).get("prev_key")
+        return 0 if keys is None else keys.size(2)
+
     def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
         return self.get_incremental_state(incremental_state, "attn_state") or {}  # type: ignore
 
@@ -249,6 +283,13 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
     ) -> None:
         state = {"prev_key": k, "prev_value": v, "prev_key_padding_mask": padding}
         self._set_input_buffer(incremental_state, state)
+
+
+def refuse_script() -> NoReturn:
+    """torch.jit's hook, called before it compiles a module."""
+    raise NotImplementedError(
+        "torch.jit.script is not supported by qknorm_mt: use torch.compile, which is"
+    )
 
 
 def split_beam(x: Tensor, beam: int) -> Tensor:

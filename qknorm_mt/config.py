@@ -15,15 +15,40 @@ from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import TransformerConfig
 
+from .dropout import CPU_DROPOUTS
 from .embedding import POSITIONS
 from .norm import NORMS
-from .qk_norm import QK_NORMS
+from .qk_norm import (
+    AFFINES,
+    QK_NORMS,
+    SQRT_HEAD_DIM,
+    TEMPERATURES,
+    g_init_from_length,
+    g_init_of,
+    resolve_temperature,
+)
+from .rope import ROPES
 
 # A choice, not fairseq's pair of booleans: its command line turns a boolean whose default is true
 # *off* when the option is given.
 NORM_POSITIONS = ("pre", "post")
 INITS = ("fairseq", "small")
 START_SYMBOLS = ("eos", "bos")
+
+
+QK_NORM_AFFINES = ("none", "gain", "gain_bias")
+CHOICES = {
+    "qk_norm": QK_NORMS,
+    "qk_norm_affine": QK_NORM_AFFINES,
+    "qk_temperature": TEMPERATURES,
+    "rope": ROPES,
+    "norm_position": NORM_POSITIONS,
+    "norm": NORMS,
+    "positions": POSITIONS,
+    "start_symbol": START_SYMBOLS,
+    "init": INITS,
+    "cpu_dropout": CPU_DROPOUTS,
+}
 
 
 def option(default: Any, text: str) -> Any:
@@ -36,14 +61,39 @@ class QKNormTransformerConfig(FairseqDataclass):
 
     qk_norm: ChoiceEnum(QK_NORMS) = option(  # type: ignore[valid-type]
         "l2",
-        "normalisation of query and key head vectors: none (logits q.k/sqrt(head_dim)) or "
-        "l2 (logits g cos(q, k) with a learned scalar g in each attention module)",
+        "normalisation of query and key head vectors: none, l2 (to length 1), layernorm or "
+        "rmsnorm (to length sqrt(head_dim))",
     )
+    qk_norm_affine: ChoiceEnum(QK_NORM_AFFINES) = option(  # type: ignore[valid-type]
+        "none",
+        "what layernorm and rmsnorm learn for each dimension of a head, of queries and of keys: "
+        "none, gain, or, layernorm alone, gain_bias",
+    )
+    qk_temperature: ChoiceEnum(TEMPERATURES) = option(  # type: ignore[valid-type]
+        "auto",
+        "what logits are multiplied by: a learned g in each attention module (learned), "
+        "1/sqrt(head_dim) (fixed), 1 (none); auto: learned with l2, else fixed",
+    )
+    g_per_head: bool = option(False, "a learned g for each head, not one for each module")
     qk_norm_init_length: Optional[float] = option(
         None,
         "L that g starts from, log2(L^2 - L): the 97.5th percentile of training sequence "
-        "lengths in subword tokens, source and target; needed by --qk-norm l2, and only by it",
+        "lengths in subword tokens, source and target; a learned g needs this or --g-init",
     )
+    g_init: Optional[str] = option(
+        None, f"where g starts: a number, or {SQRT_HEAD_DIM}, the fixed temperature"
+    )
+    allow_flat_attention: bool = option(
+        False,
+        "allow l2 without a learned g: logits then stay within 1 and attention is almost uniform",
+    )
+    no_qkv_bias: bool = option(False, "no bias in the projections of query, key and value")
+    rope: ChoiceEnum(ROPES) = option(  # type: ignore[valid-type]
+        "off",
+        "rotary positions in self-attention: rotate after the normalisation or before it; "
+        "needs --positions none",
+    )
+    rope_base: float = option(10000.0, "base of the rotary positions' frequencies")
     encoder_embed_dim: int = option(512, "width of the encoder")
     encoder_ffn_embed_dim: int = option(2048, "inner width of the encoder's feed-forward layers")
     encoder_layers: int = option(6, "number of encoder layers")
@@ -98,6 +148,16 @@ class QKNormTransformerConfig(FairseqDataclass):
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (needs a joined dictionary)"
     )
+    cpu_dropout: ChoiceEnum(CPU_DROPOUTS) = option(  # type: ignore[valid-type]
+        "torch",
+        "how dropout masks are drawn on a CPU: as torch does, or from one random byte a value "
+        "(bytes), which is faster and rounds probabilities to 1/256",
+    )
+    pack_output: bool = option(
+        False,
+        "in training, project real target tokens alone onto the vocabulary, not padding: the "
+        "model then returns logits (tokens, types), which fairseq's criteria take as they are",
+    )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     checkpoint_activations: bool = option(False, "recompute activations in the backward pass")
     max_source_positions: int = option(1024, "longest source, in tokens")
@@ -117,25 +177,7 @@ def validate(cfg: QKNormTransformerConfig) -> None:
     """
 
     refuse = partial(refuse_option, cfg)
-    length = cfg.qk_norm_init_length
-    if str(cfg.qk_norm) not in QK_NORMS:
-        refuse("qk_norm", f"one of {', '.join(QK_NORMS)}")
-    if str(cfg.qk_norm) == "l2" and not (length is not None and 2 <= length < math.inf):
-        refuse(
-            "qk_norm_init_length",
-            "a number of at least 2 when qk_norm=l2 (the 97.5th percentile of training sequence "
-            "lengths in subword tokens; `python -m data_prep` prints it)",
-        )
-    if str(cfg.qk_norm) == "none" and length is not None:
-        refuse("qk_norm_init_length", "no value when qk_norm=none, which has no g")
-    choices = {
-        "norm_position": NORM_POSITIONS,
-        "norm": NORMS,
-        "positions": POSITIONS,
-        "start_symbol": START_SYMBOLS,
-        "init": INITS,
-    }
-    for name, legal in choices.items():
+    for name, legal in CHOICES.items():
         if str(getattr(cfg, name)) not in legal:
             refuse(name, f"one of {', '.join(legal)}")
     if cfg.language_embedding and str(cfg.positions) == "fairseq":
@@ -152,16 +194,90 @@ def validate(cfg: QKNormTransformerConfig) -> None:
     for name in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
         if not 0 <= getattr(cfg, name) < 1:
             refuse(name, "at least 0 and under 1")
+    validate_attention(cfg)
+
+
+def validate_attention(cfg: QKNormTransformerConfig) -> None:
+    """The part of :func:`validate` that is about queries and keys."""
+
+    refuse = partial(refuse_option, cfg)
+    kind = str(cfg.qk_norm)
+    if str(cfg.qk_norm_affine) not in AFFINES[kind]:
+        refuse("qk_norm_affine", f"{' or '.join(AFFINES[kind])} when qk_norm={kind}")
+    learned = temperature_of(cfg) == "learned"
+    if kind == "l2" and not learned and not cfg.allow_flat_attention:
+        refuse(
+            "qk_temperature",
+            "learned when qk_norm=l2: cosines alone keep all logits within 1, and the softmax "
+            "almost uniform; allow_flat_attention=True lets it pass",
+        )
+    if cfg.allow_flat_attention and (kind != "l2" or learned):
+        refuse("allow_flat_attention", "false unless qk_norm=l2 and qk_temperature is not learned")
+    length = cfg.qk_norm_init_length
+    if not learned:
+        for name in ("qk_norm_init_length", "g_init"):
+            if getattr(cfg, name) is not None:
+                refuse(name, f"no value when qk_norm={kind} has no learned g")
+        if cfg.g_per_head:
+            refuse("g_per_head", f"false when qk_norm={kind} has no learned g")
+    elif cfg.g_init is None and not (length is not None and 2 <= length < math.inf):
+        refuse(
+            "qk_norm_init_length",
+            "a number of at least 2 when g is learned and g_init is not given (the 97.5th "
+            "percentile of training sequence lengths in subword tokens; `python -m data_prep` "
+            "prints it)",
+        )
+    elif cfg.g_init is not None and length is not None:
+        refuse("g_init", "no value beside qk_norm_init_length: both say where g starts")
+    elif cfg.g_init is not None:
+        try:
+            g_init_of(cfg.g_init, 1)
+        except ValueError:
+            refuse("g_init", f"a number over 0, or {SQRT_HEAD_DIM}")
+    validate_rope(cfg)
+
+
+def validate_rope(cfg: QKNormTransformerConfig) -> None:
+    """The part of :func:`validate` that is about rotary positions."""
+
+    refuse = partial(refuse_option, cfg)
+    on = str(cfg.rope) != "off"
+    if on and str(cfg.positions) != "none":
+        refuse("positions", f"none when rope={cfg.rope}, which tells positions instead")
+    if on and not 1 < cfg.rope_base < math.inf:
+        refuse("rope_base", "a number over 1")
+    for side in ("encoder", "decoder"):
+        heads = getattr(cfg, f"{side}_attention_heads")
+        if on and getattr(cfg, f"{side}_embed_dim") // heads % 2:
+            refuse(f"{side}_attention_heads", f"heads of an even size when rope={cfg.rope}")
+
+
+def temperature_of(cfg: Any) -> str:
+    """``learned``, ``fixed`` or ``none``."""
+    return resolve_temperature(str(cfg.qk_norm), str(cfg.qk_temperature))
+
+
+def g_start(cfg: Any, head_dim: int) -> float | None:
+    """Where g starts; None where it is not learned."""
+    if temperature_of(cfg) != "learned":
+        return None
+    if cfg.g_init is not None:
+        return g_init_of(cfg.g_init, head_dim)
+    return g_init_from_length(cfg.qk_norm_init_length)
 
 
 # Options that may differ when a training is resumed: they change no function of the weights.
 NOT_ARCHITECTURE = {
     "qk_norm_init_length",
+    "g_init",
+    "allow_flat_attention",
     "dropout",
     "attention_dropout",
     "activation_dropout",
     "word_dropout",
     "init",
+    "cpu_dropout",
+    "pack_output",
     "checkpoint_activations",
     "max_source_positions",
     "max_target_positions",
@@ -186,7 +302,7 @@ def changed_options(saved: Mapping[str, Any], cfg: Any) -> str:
 def to_transformer_config(cfg: QKNormTransformerConfig) -> TransformerConfig:
     """fairseq's nested config with our flat options in it, those it lacks as extra attributes."""
     flat = {f.name: getattr(cfg, f.name) for f in fields(QKNormTransformerConfig)}
-    for name in ("qk_norm", "norm", "positions", "start_symbol", "init"):
+    for name in CHOICES:
         flat[name] = str(flat[name])  # an enum on the command line
     pre_norm = str(flat.pop("norm_position")) == "pre"
     flat["encoder_normalize_before"] = flat["decoder_normalize_before"] = pre_norm

@@ -29,13 +29,15 @@ from fairseq.tasks import FairseqTask
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor, nn
 
-from .attention import MultiheadAttention
+from .attention import CAUSAL, MultiheadAttention, refuse_script
 from .config import QKNormTransformerConfig, to_transformer_config, validate
+from .dropout import set_dropout
 from .embedding import FixNormEmbedding, InputOffset, OutputProjection, drop_words
 from .layers import DecoderLayer, EncoderLayer, wrap
 from .norm import set_norm
 
 NAME = "transformer_qknorm"
+NO_LAYER = -1
 
 
 class Encoder(TransformerEncoderBase):
@@ -44,6 +46,7 @@ class Encoder(TransformerEncoderBase):
     def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding):
         super().__init__(cfg, dictionary, embed_tokens)
         set_norm(self, cfg.norm, cfg.encoder.embed_dim)
+        set_dropout(self, cfg.cpu_dropout)
         self.embed_positions = self.embed_positions or build_offset(
             cfg, cfg.max_source_positions, self.padding_idx
         )
@@ -65,10 +68,12 @@ class Decoder(TransformerDecoderBase):
     embed_positions: nn.Module | None
     output_projection: Any
     allowed: Tensor | None
+    padded_left = False
 
     def __init__(self, cfg: TransformerConfig, dictionary: Dictionary, embed_tokens: nn.Embedding):
         super().__init__(cfg, dictionary, embed_tokens)
         set_norm(self, cfg.norm, cfg.decoder.embed_dim)
+        set_dropout(self, cfg.cpu_dropout)
         self.embed_positions = self.embed_positions or build_offset(
             cfg, cfg.max_target_positions, self.padding_idx
         )
@@ -95,15 +100,58 @@ class Decoder(TransformerDecoderBase):
         self.allowed.zero_()
         self.allowed[types] = 1
 
-    def extract_features(self, prev_output_tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any = None,
+        incremental_state: Any = None,
+        features_only: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Logits ``(batch, time, types)``; with ``pack_output``, in training, ``(tokens, types)``
+        of the tokens that are not padding, row after row."""
+        features, extra = super().forward(
+            prev_output_tokens, encoder_out, incremental_state, features_only=True, **options
+        )
+        if features_only:
+            return features, extra
+        if self.training and self.cfg.pack_output:
+            features = features[prev_output_tokens.ne(self.padding_idx)]
+        return self.output_layer(features), extra
+
+    def extract_features(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any = None,
+        incremental_state: Any = None,
+        full_context_alignment: bool = False,
+        alignment_layer: int | None = None,
+        alignment_heads: int | None = None,
+    ) -> Any:
         tokens = prev_output_tokens
+        self.padded_left = bool(tokens[:, 0].eq(self.padding_idx).any())
         if self.cfg.start_symbol == "bos":  # the end of sentence stands at the start only
             tokens = tokens.masked_fill(tokens == self.dictionary.eos(), self.dictionary.bos())
         if self.training:
             tokens = drop_words(
                 tokens, self.cfg.word_dropout, self.padding_idx, self.dictionary.unk()
             )
-        return super().extract_features(tokens, *args, **kwargs)
+            if alignment_layer is None:  # fairseq would have the last layer's weights made
+                alignment_layer = NO_LAYER
+        return super().extract_features(
+            tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer,
+            alignment_heads,
+        )
+
+    def buffered_future_mask(self, tensor: Tensor) -> Tensor:
+        """fairseq's hook for the causal mask: none is made where attention does without."""
+        if self.padded_left:
+            return super().buffered_future_mask(tensor)
+        return tensor.new_empty(CAUSAL)
 
     def output_layer(self, features: Tensor) -> Tensor:
         """Logits ``(batch, time, types)``; minus infinity for types that are not allowed."""
@@ -176,6 +224,21 @@ class QKNormTransformerModel(TransformerModelBase):
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> Decoder:
         return Decoder(cfg, tgt_dict, embed_tokens)
+
+    def __prepare_scriptable__(self) -> None:
+        refuse_script()
+
+    def get_targets(self, sample: dict[str, Tensor], net_output: Any) -> Tensor:
+        """fairseq's hook for criteria: what the logits should have said, packed as they are."""
+        target = super().get_targets(sample, net_output)
+        if net_output[0].dim() == 3:
+            return target
+        return target[target.ne(self.decoder.padding_idx)]
+
+    def set_beam_size(self, beam_size: int) -> None:
+        """fairseq's generator announces its beam."""
+        for layer in self.decoder.layers:
+            layer.encoder_attn.set_beam_size(beam_size)
 
     def load_state_dict(
         self,

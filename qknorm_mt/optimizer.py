@@ -1,0 +1,26 @@
+"""Adam in torch's fused kernel.
+
+fairseq's own goes over the parameters in Python, which takes a tenth of the training of a small
+model on a CPU. Both are AdamW; they differ in what epsilon is added to (the root of the second
+moment before or after its bias correction), 1e-8 here, and in rounding.
+"""
+
+import torch
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from fairseq.optim.adam import FairseqAdam, FairseqAdamConfig
+
+NAME = "adam_fused"
+
+
+@register_optimizer(NAME, dataclass=FairseqAdamConfig)
+class FusedAdam(FairseqAdam):
+    """``--optimizer adam_fused``, with the options of fairseq's ``adam``."""
+
+    def __init__(self, cfg: FairseqAdamConfig, params):  # type: ignore[no-untyped-def]
+        for name in ("fp16_adam_stats", "tpu", "use_old_adam"):
+            if getattr(cfg, name):
+                raise ValueError(
+                    f"{name}=True is not allowed: legal is False with --optimizer {NAME}"
+                )
+        FairseqOptimizer.__init__(self, cfg)
+        self._optimizer = torch.optim.AdamW(params, fused=True, **self.optimizer_config)
