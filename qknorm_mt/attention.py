@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from .dropout import Dropout
 from .qk_norm import QKNorm
 
-# An attn_mask of this shape means: causal, with padding, if any, at the end of each row. Then no mask
-# is needed, nor the key_padding_mask: what comes after a token is hidden from it anyway.
+# An attn_mask of this shape means: causal, with padding, if any, at the end of each row. Then no
+# mask is needed, nor the key_padding_mask: what comes after a token is hidden from it anyway.
 CAUSAL = (0,)
 
 State = Dict[str, Optional[Tensor]]
