@@ -88,7 +88,8 @@ def train_options(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
     attn = dict(cfg["attn"]["options"])
     if attn.get("qk_norm_init_length") == "data":
         attn["qk_norm_init_length"] = data["length_percentile"]
-    options = {**cfg["recipe"]["options"], **attn, "seed": cfg["seed"]}
+    rope = cfg["rope"]["options"]
+    options = {**cfg["recipe"]["options"], **attn, **rope, "seed": cfg["seed"]}
     if options.get("eval_bleu"):  # dev is decoded in training as it is afterwards
         search = {n: v for n, v in cfg["decode"].items() if n != "max_tokens"}
         options["beam_search"] = search.pop("beam_search", None)
@@ -224,6 +225,8 @@ def run_name(cfg: Mapping[str, Any], options: Mapping[str, Any], data_digest: st
     identity = {"options": dict(options), "data": data_digest}
     digest = digest_of(identity)[:12]
     variant = f"{cfg['recipe']['name']}-{cfg['attn']['name']}"
+    if cfg["rope"]["name"] != "off":
+        variant += f"-rope_{cfg['rope']['name']}"
     return f"{cfg['pair']['name']}/{variant}/seed{cfg['seed']}-{digest}"
 
 

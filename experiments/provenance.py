@@ -73,11 +73,17 @@ def parameters(checkpoint: Path) -> dict[str, Any]:
         and (name == "encoder.embed_tokens.weight" or not same(tensor, embedding))
     )
     g = {
-        name.removesuffix(".qk_norm.g"): round(tensor.item(), 4)
+        name.removesuffix(".qk_norm.g"): rounded(tensor)
         for name, tensor in state.items()
         if name.endswith(".qk_norm.g")
     }
     return {"parameters": trained, "g": g}
+
+
+def rounded(g: torch.Tensor) -> float | list[float]:
+    """One g of a module, or one of each head."""
+    values = [round(value, 4) for value in g.tolist()]
+    return values[0] if len(values) == 1 else values
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:

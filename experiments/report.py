@@ -23,8 +23,22 @@ from .collect import LEDGER, read_rows
 from .commands import RunError
 from .process import explain, write_atomically
 
-COLOURS = {"none": "#999999", "l2": "#0072B2"}  # Okabe & Ito: told apart by the colour-blind
-NAMES = {"none": "baseline", "l2": "QKNorm (l2)"}
+COLOURS = {  # Okabe & Ito: told apart by the colour-blind
+    "none": "#999999",
+    "l2": "#0072B2",
+    "layernorm": "#E69F00",
+    "rmsnorm": "#009E73",
+    "vit22b": "#D55E00",
+    "qwen3": "#CC79A7",
+}
+NAMES = {
+    "none": "baseline",
+    "l2": "QKNorm (l2)",
+    "layernorm": "QK-LayerNorm",
+    "rmsnorm": "QK-RMSNorm",
+    "vit22b": "as ViT-22B",
+    "qwen3": "as Qwen3",
+}
 CONDITIONS = {
     "full": "the published sizes and optimiser",
     "cpu": "a small model trained on one CPU core: not comparable with published scores",
@@ -45,7 +59,7 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     lines = [
         {
             "pair": row["pair"],
-            "attention": NAMES.get(row["attn"], row["attn"]),
+            "attention": attention_name(row),
             "condition": row["condition"],
             "prep": row["prep"]["name"],
             "seed": row["seed"],
@@ -64,6 +78,12 @@ def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
         for row in sorted(rows, key=sort_key)
     ]
     return pd.DataFrame(lines)
+
+
+def attention_name(row: dict[str, Any]) -> str:
+    name = NAMES.get(row["attn"], row["attn"])
+    rope = row["options"].get("rope", "off")
+    return name if rope == "off" else f"{name}, RoPE {rope.replace('_', ' ')}"
 
 
 def sort_key(row: dict[str, Any]) -> tuple[str, str, int, int]:
@@ -128,11 +148,10 @@ def plot_curves(rows: list[dict[str, Any]], path: Path) -> None:
             if (row["pair"], row["condition"]) != (pair, condition):
                 continue
             points = row["training"]["dev"]
-            label = NAMES.get(row["attn"], row["attn"])
             axis.plot(
                 [p["updates"] for p in points],
                 [p["ppl"] for p in points],
-                label=f"{label}, seed {row['seed']}",
+                label=f"{attention_name(row)}, seed {row['seed']}",
                 color=COLOURS.get(row["attn"]),
                 marker=".",
             )

@@ -103,20 +103,16 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
             output ``(query_len, batch, embed_dim)``, and weights ``(batch, query_len, key_len)``,
             or ``(heads, batch, query_len, key_len)`` by head, or None.
         """
+        causal = attn_mask is not None and attn_mask.shape == CAUSAL
+        if causal:
+            key_padding_mask = None
         if self.self_attention:
-            q, k, v = self._project(query, self.q_proj, self.k_proj, self.v_proj)
-            offset = self._cached_length(incremental_state)
-            q, k = self.qk_norm.query(q, offset), self.qk_norm.key(k, offset)
-            if incremental_state is not None:
-                k, v, key_padding_mask = self._extend_cache(
-                    k, v, key_padding_mask, incremental_state
-                )
+            q, k, v, key_padding_mask = self._own(query, key_padding_mask, incremental_state)
         else:
             q = self.qk_norm.query(self._project(query, self.q_proj)[0])
             k, v, key_padding_mask = self._source(
                 key, key_padding_mask, incremental_state, query.size(1)
             )
-        causal = attn_mask is not None and attn_mask.shape == CAUSAL
         bias = None if causal else self._bias(q, attn_mask, key_padding_mask)
         output, weights = self._attend(q, k, v, bias, causal, need_weights or need_head_weights)
         if weights is not None:
@@ -135,24 +131,32 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         y = y.view(time, batch, len(projections), self.num_heads, self.head_dim)
         return y.permute(2, 1, 3, 0, 4).contiguous().unbind(0)
 
-    def _extend_cache(
+    def _own(
         self,
-        k: Tensor,
-        v: Tensor,
+        x: Tensor,
         key_padding_mask: Optional[Tensor],
         incremental_state: IncrementalState,
-    ) -> Tuple[Tensor, Tensor, Optional[Tensor]]:
-        """Keys, values and padding of all steps so far; what is kept are normalised keys."""
-        saved = self._get_input_buffer(incremental_state)
+    ) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+        """Queries of this step; keys, values and padding of all steps so far.
+
+        What is kept for later steps are normalised keys.
+        """
+        q, k, v = self._project(x, self.q_proj, self.k_proj, self.v_proj)
+        saved: State = {}
+        if incremental_state is not None:
+            saved = self._get_input_buffer(incremental_state)
         earlier_k, earlier_v = saved.get("prev_key"), saved.get("prev_value")
+        offset = 0 if earlier_k is None else earlier_k.size(2)
+        padding = append_padding(
+            saved.get("prev_key_padding_mask"), key_padding_mask, (k.size(0), offset, k.size(2))
+        )
+        q, k = self.qk_norm.query(q, offset, padding), self.qk_norm.key(k, offset, padding)
         if earlier_k is not None and earlier_v is not None:
-            key_padding_mask = append_padding(
-                saved.get("prev_key_padding_mask"), key_padding_mask, earlier_k, k
-            )
             k = torch.cat([earlier_k, k], dim=2)
             v = torch.cat([earlier_v, v], dim=2)
-        self._store(incremental_state, k, v, key_padding_mask)
-        return k, v, key_padding_mask
+        if incremental_state is not None:
+            self._store(incremental_state, k, v, padding)
+        return q, k, v, padding
 
     def _source(
         self,
@@ -265,13 +269,6 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         """fairseq's generator announces its beam: cross-attention then keeps keys per sentence."""
         self.beam_size = beam_size
 
-    def _cached_length(self, incremental_state: IncrementalState) -> int:
-        """How many keys the steps before this one left."""
-        if incremental_state is None:
-            return 0
-        keys = self._get_input_buffer(incremental_state).get("prev_key")
-        return 0 if keys is None else keys.size(2)
-
     def _get_input_buffer(self, incremental_state: IncrementalState) -> State:
         return self.get_incremental_state(incremental_state, "attn_state") or {}  # type: ignore
 
@@ -300,15 +297,20 @@ def split_beam(x: Tensor, beam: int) -> Tensor:
 
 
 def append_padding(
-    earlier: Optional[Tensor], new: Optional[Tensor], earlier_keys: Tensor, new_keys: Tensor
+    earlier: Optional[Tensor], new: Optional[Tensor], sizes: Tuple[int, int, int]
 ) -> Optional[Tensor]:
-    """Padding mask of cached and new keys together; a missing mask means no padding."""
+    """Padding mask of earlier and new keys together; a missing mask means no padding.
+
+    Args:
+        earlier, new: ``(batch, keys)`` or None.
+        sizes: the batch, and how many keys are earlier and new.
+    """
     if earlier is None and new is None:
         return None
-
-    def or_false(mask: Optional[Tensor], keys: Tensor) -> Tensor:
-        if mask is None:
-            return torch.zeros(keys.size(0), keys.size(2), dtype=torch.bool, device=keys.device)
-        return mask.bool()
-
-    return torch.cat([or_false(earlier, earlier_keys), or_false(new, new_keys)], dim=1)
+    batch, *lengths = sizes
+    device = (earlier if new is None else new).device  # type: ignore[union-attr]
+    masks = [
+        torch.zeros(batch, length, dtype=torch.bool, device=device) if mask is None else mask.bool()
+        for mask, length in zip((earlier, new), lengths, strict=True)
+    ]
+    return torch.cat(masks, dim=1)

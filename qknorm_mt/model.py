@@ -33,6 +33,7 @@ from .attention import CAUSAL, MultiheadAttention, refuse_script
 from .config import QKNormTransformerConfig, to_transformer_config, validate
 from .dropout import set_dropout
 from .embedding import FixNormEmbedding, InputOffset, OutputProjection, drop_words
+from .g_log import log_g
 from .layers import DecoderLayer, EncoderLayer, wrap
 from .norm import set_norm
 
@@ -202,6 +203,7 @@ class QKNormTransformerModel(TransformerModelBase):
         model = super().build_model(nested, task)
         if nested.init == "small":
             small_init(model)
+        model.g_warned = set()
         model.register_buffer("vocabulary", fingerprint(task))
         return model
 
@@ -224,6 +226,11 @@ class QKNormTransformerModel(TransformerModelBase):
         cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding
     ) -> Decoder:
         return Decoder(cfg, tgt_dict, embed_tokens)
+
+    def set_num_updates(self, num_updates: int) -> None:
+        """fairseq's hook after each update."""
+        super().set_num_updates(num_updates)
+        log_g(self, self.g_warned)
 
     def __prepare_scriptable__(self) -> None:
         refuse_script()

@@ -236,22 +236,21 @@ class QKNorm(nn.Module):
             self.factor = head_dim**-0.5 if self.temperature == "fixed" else 1.0
         self.rope, self.rotate_first = rope, rotate_first
 
-    def query(self, q: Tensor, offset: int = 0) -> Tensor:
-        """Normalised queries with temperature and rotation; the first stands at ``offset``."""
-        return self._map(self.q_norm, q, offset, self.g, self.factor)
-
-    def key(self, k: Tensor, offset: int = 0) -> Tensor:
-        """Normalised, rotated keys; the first stands at ``offset``."""
-        return self._map(self.k_norm, k, offset, None, 1.0)
-
-    def _map(
-        self, norm: nn.Module, x: Tensor, offset: int, g: Tensor | None, factor: float
-    ) -> Tensor:
+    def query(self, q: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
+        """Normalised, rotated queries times the temperature; see :class:`RotaryEmbedding`."""
         if self.rope is None:
-            return norm(x, g, factor)
+            return self.q_norm(q, self.g, self.factor)
         if self.rotate_first:
-            return norm(self.rope(x, offset), g, factor)
-        return self.rope(norm(x, g, factor), offset)
+            return self.q_norm(self.rope(q, offset, padding), self.g, self.factor)
+        return self.rope(self.q_norm(q, self.g, self.factor), offset, padding)
+
+    def key(self, k: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
+        """Normalised, rotated keys; see :class:`RotaryEmbedding`."""
+        if self.rope is None:
+            return self.k_norm(k, None, 1.0)
+        if self.rotate_first:
+            return self.k_norm(self.rope(k, offset, padding), None, 1.0)
+        return self.rope(self.k_norm(k, None, 1.0), offset, padding)
 
     def extra_repr(self) -> str:
         return f"{self.kind}, temperature={self.temperature}"

@@ -2,8 +2,9 @@
 
 Dimensions i and i + head_dim/2 are one plane, turned by place * base^(-2i/head_dim), as in GPT-NeoX
 and Qwen3; the original pairs neighbours, which is the same model with the dimensions of a head in
-another order. Logits then depend on the distance of query and key alone, so the padding at the left
-of a row, which moves all of its tokens alike, changes nothing.
+another order. A token's place is the number of real tokens before it, on whichever side the
+padding is. Logits depend on the distance of query and key alone, except where a normaliser that
+treats dimensions unlike (a gain, LayerNorm) comes after the rotation.
 """
 
 from __future__ import annotations
@@ -38,8 +39,13 @@ class RotaryEmbedding(nn.Module):
         sign = torch.cat([-torch.ones(head_dim // 2), torch.ones(head_dim // 2)])
         self.register_buffer("sin", angle.sin().float() * sign, persistent=False)
 
-    def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """``(..., time, head_dim)``, the first token being at place ``offset``.
+    def forward(self, x: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
+        """Turned vectors.
+
+        Args:
+            x: ``(batch, heads, time, head_dim)``.
+            offset: how many tokens, padding included, came in earlier steps.
+            padding: ``(batch, offset + time)``, true where a token is padding; None for none.
 
         Raises:
             ValueError: for a place that the tables do not hold.
@@ -50,5 +56,10 @@ class RotaryEmbedding(nn.Module):
                 f"a sequence of {end} tokens is longer than the {self.cos.size(0)} places of the "
                 "rotary positions: raise max_source_positions or max_target_positions"
             )
-        cos, sin = self.cos[offset:end].to(x), self.sin[offset:end].to(x)
+        if padding is None:
+            cos, sin = self.cos[offset:end], self.sin[offset:end]  # (time, head_dim)
+        else:
+            place = padding.logical_not().cumsum(dim=1)[:, None, offset:] - 1  # (batch, 1, time)
+            cos, sin = (table[place.clamp(min=0)] for table in (self.cos, self.sin))
+        cos, sin = cos.to(x), sin.to(x)
         return x * cos + x.roll(x.size(-1) // 2, dims=-1) * sin

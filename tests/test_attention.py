@@ -10,20 +10,41 @@ import torch
 from fairseq.modules import MultiheadAttention as StockAttention
 from torch import Tensor
 
-from qknorm_mt.attention import MultiheadAttention
-from qknorm_mt.qk_norm import QK_NORMS, QKNorm, g_init_from_length
+from qknorm_mt.attention import CAUSAL, MultiheadAttention
+from qknorm_mt.dropout import Dropout, byte_mask
+from qknorm_mt.qk_norm import QKNorm, g_init_from_length
+from qknorm_mt.rope import RotaryEmbedding
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "attention.npz")
 DIM, HEADS = 32, 4
 
+# Name to normaliser and options; the last needs absolute places.
+VARIANTS: dict[str, tuple[str, dict]] = {
+    "none": ("none", {}),
+    "l2": ("l2", {}),
+    "l2-per-head": ("l2", {"heads": HEADS}),
+    "layernorm": ("layernorm", {"affine": "gain_bias"}),
+    "rmsnorm": ("rmsnorm", {"affine": "gain", "temperature": "learned"}),
+    "none-rope": ("none", {"rotary": True}),
+    "qwen3": ("rmsnorm", {"affine": "gain", "rotary": True}),
+    "rope-first": ("rmsnorm", {"affine": "gain", "rotary": True, "rotate_first": True}),
+}
+over_variants = pytest.mark.parametrize("kind", VARIANTS)
 
-def build(kind: str, self_attention: bool = True, dtype: torch.dtype = torch.float32):
+
+def build(name: str, self_attention: bool = True, dtype: torch.dtype = torch.float32):
     torch.manual_seed(3)
-    qk_norm = QKNorm(kind, DIM // HEADS, g_init=g_init_from_length(72))
+    kind, options = VARIANTS[name]
+    options = dict(options)
+    if options.pop("rotary", False) and self_attention:
+        options["rope"] = RotaryEmbedding(DIM // HEADS, base=100.0, max_positions=32)
+    qk_norm = QKNorm(kind, DIM // HEADS, g_init=g_init_from_length(72), **options)
     module = MultiheadAttention(DIM, HEADS, qk_norm, self_attention=self_attention)
-    for name, parameter in module.named_parameters():
-        if name.endswith("bias"):  # the zero start would hide a forgotten bias
+    for path, parameter in module.named_parameters():
+        if path.endswith("bias"):  # the zero start would hide a forgotten bias
             torch.nn.init.normal_(parameter, std=0.3)
+        elif "_norm.weight" in path or parameter.numel() == HEADS:  # gains, and g of each head
+            parameter.data *= torch.linspace(0.5, 1.5, parameter.numel())
     return module.to(dtype).eval()
 
 
@@ -108,7 +129,7 @@ def test_same_seed_starts_where_stock_starts() -> None:
     torch.testing.assert_close(state, dict(stock.state_dict()), atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_variants
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 def test_step_by_step_equals_full(kind: str, side: str) -> None:
     module = build(kind)
@@ -130,7 +151,7 @@ def test_step_by_step_equals_full(kind: str, side: str) -> None:
         assert torch.isfinite(output).all()
 
 
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_variants
 @pytest.mark.parametrize("self_attention", [True, False], ids=["self", "cross"])
 def test_padding_on_either_side_equals_each_sentence_alone(kind: str, self_attention: bool) -> None:
     module = build(kind, self_attention)
@@ -146,7 +167,7 @@ def test_padding_on_either_side_equals_each_sentence_alone(kind: str, self_atten
             torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_variants
 def test_beam_reordering_moves_the_cache(kind: str) -> None:
     module = build(kind)
     x = torch.randn(5, 4, DIM)
@@ -161,7 +182,7 @@ def test_beam_reordering_moves_the_cache(kind: str) -> None:
     torch.testing.assert_close(got[0], expected[3], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_variants
 @pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "weights"])
 def test_cross_attention_keeps_keys_once_per_beam(kind: str, need_weights: bool) -> None:
     """set_beam_size: same output from a third of the cached keys, also when sentences leave."""
@@ -216,7 +237,7 @@ def test_dropout_in_training_and_where_it_is_retained() -> None:
         module.dropout_module.apply_during_inference = False
 
 
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_variants
 def test_fused_equals_explicit_weights(kind: str) -> None:
     module = build(kind)
     x = torch.randn(6, 3, DIM)
@@ -255,14 +276,95 @@ def test_l2_logits_are_g_times_the_cosine() -> None:
     assert torch.equal(norm.key(torch.zeros(1, 1, 1, 8)), torch.zeros(1, 1, 1, 8))
 
 
-@pytest.mark.parametrize(
-    ("length", "g"), [(72, 12.3197), (75, 12.4383), (79, 12.5892)], ids=["72", "75", "79"]
-)
-def test_published_starts_of_g(length: int, g: float) -> None:
-    assert g_init_from_length(length) == pytest.approx(g, abs=5e-5)
+@over_variants
+def test_permuting_the_batch_permutes_the_output(kind: str) -> None:
+    module = build(kind)
+    x, pad, order = torch.randn(6, 3, DIM), padding(6, 4, 5, side="left"), torch.tensor([2, 0, 1])
+    output, _ = module(x, x, x, key_padding_mask=pad)
+    y = x[:, order]
+    permuted, _ = module(y, y, y, key_padding_mask=pad[order])
+    torch.testing.assert_close(permuted, output[:, order], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("length", [1, 0, -3, float("nan"), float("inf")])
-def test_lengths_without_a_start_are_refused(length: float) -> None:
-    with pytest.raises(ValueError, match="length must be a finite number of at least 2"):
-        g_init_from_length(length)
+@over_variants
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "weights"])
+def test_a_row_of_padding_alone_harms_no_other(kind: str, need_weights: bool) -> None:
+    module = build(kind)
+    x = torch.randn(6, 3, DIM)
+    pad = padding(6, 4, 5)
+    pad[1] = True
+    x = x.requires_grad_()
+    output, _ = module(x, x, x, key_padding_mask=pad, need_weights=need_weights)
+    assert torch.isfinite(output).all()
+    others = [0, 2]
+    y = x.detach()[:, others]
+    expected, _ = module(y, y, y, key_padding_mask=pad[others])
+    torch.testing.assert_close(output[:, others], expected, atol=1e-6, rtol=0)
+    output.sum().backward()
+    assert torch.isfinite(x.grad).all()
+    for parameter in module.parameters():
+        assert torch.isfinite(parameter.grad).all()
+
+
+@over_variants
+@pytest.mark.parametrize("need_weights", [False, True], ids=["fused", "weights"])
+def test_the_causal_sign_equals_a_causal_mask(kind: str, need_weights: bool) -> None:
+    """An empty mask: causal, and padding at the end of rows needs no mask of its own."""
+    module = build(kind)
+    x, pad = torch.randn(6, 3, DIM), padding(6, 4, 5)
+    options = {"need_weights": need_weights, "need_head_weights": need_weights}
+    masked, weights = module(x, x, x, pad, attn_mask=causal(6), **options)
+    signed, others = module(x, x, x, pad, attn_mask=torch.empty(CAUSAL), **options)
+    real = ~pad.T
+    torch.testing.assert_close(signed[real], masked[real], atol=1e-6, rtol=0)
+    if need_weights:
+        rows = real.T[None].expand(HEADS, -1, -1)
+        torch.testing.assert_close(others[rows], weights[rows], atol=1e-6, rtol=0)
+
+
+def test_no_bias_in_the_projections() -> None:
+    module = MultiheadAttention(DIM, HEADS, QKNorm("none", 8), self_attention=True, qkv_bias=False)
+    names = {name for name, _ in module.named_parameters()}
+    assert names == {f"{p}_proj.weight" for p in "qkv"} | {"out_proj.weight", "out_proj.bias"}
+    x = torch.randn(6, 3, DIM)
+    output, _ = module(x, x, x)
+    weights = torch.softmax(head(module.q_proj(x)) @ head(module.k_proj(x)).mT / 8**0.5, dim=-1)
+    expected = (weights @ head(module.v_proj(x))).permute(2, 0, 1, 3).flatten(2)
+    torch.testing.assert_close(output, module.out_proj(expected), atol=1e-5, rtol=0)
+
+
+def head(x: Tensor) -> Tensor:
+    """``(time, batch, embed_dim)`` to ``(batch, heads, time, head_dim)``."""
+    return x.unflatten(-1, (HEADS, -1)).permute(1, 2, 0, 3)
+
+
+def test_dropout_from_bytes() -> None:
+    """The right share, the right mean, seeds; and the attention that uses it."""
+    torch.manual_seed(0)
+    x = torch.ones(1_000_003)
+    for p in (0.1, 0.15, 0.4):
+        mask = byte_mask(x, p)
+        rounded = round(256 * p) / 256
+        assert (mask == 0).float().mean().item() == pytest.approx(rounded, abs=2e-3)
+        assert mask.max().item() == pytest.approx(1 / (1 - rounded))
+        assert mask.mean().item() == pytest.approx(1, abs=4e-3)  # five deviations
+    neighbours = (mask[1:] == 0) & (mask[:-1] == 0)
+    assert neighbours.float().mean().item() == pytest.approx(rounded**2, abs=2e-3)
+    for seed, same in ((5, True), (6, False)):
+        torch.manual_seed(5)
+        first = byte_mask(x[:100].view(4, 25), 0.4)
+        torch.manual_seed(seed)
+        assert torch.equal(first, byte_mask(x[:100].view(4, 25), 0.4)) is same
+    assert byte_mask(x[:8].half(), 0.5).dtype == torch.float16
+    module = build("l2").train()
+    module.dropout_module = Dropout(0.5, "attention", "bytes")
+    y = torch.randn(6, 3, DIM, requires_grad=True)
+    module(y, y, y)[0].sum().backward()
+    assert torch.isfinite(y.grad).all()
+    assert not torch.equal(module(y, y, y)[0], module(y, y, y)[0])
+    assert torch.equal(module.eval()(y, y, y)[0], module(y, y, y)[0])
+
+
+def test_scripting_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match=r"torch.jit.script is not supported.*compile"):
+        torch.jit.script(build("l2"))
