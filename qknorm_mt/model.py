@@ -321,6 +321,8 @@ def misfit(theirs: dict[str, Tensor], ours: dict[str, Tensor]) -> str:
     for name, tensor in ours.items():
         if theirs[name].shape != tensor.shape:
             sizes = f"{name} is {tuple(theirs[name].shape)}, here {tuple(tensor.shape)}"
+            if ".qk_norm." in name:
+                return f"the checkpoint's {sizes}: their qk_norm options differ"
             return f"the checkpoint has other sizes ({sizes})"
     return "the checkpoint does not fit the model"
 

@@ -28,6 +28,31 @@ SIZES = {
 }
 
 
+# Models that are put through everything, by the names of conf/attn where they have one.
+MODELS: dict[str, dict] = {
+    "none": {},
+    "l2": {},
+    "layernorm": {"qk_norm": "layernorm"},
+    "vit22b": {"qk_norm": "layernorm", "qk_norm_affine": "gain"},
+    "qwen3": {
+        "qk_norm": "rmsnorm",
+        "qk_norm_affine": "gain",
+        "no_qkv_bias": True,
+        "rope": "after_norm",
+        "positions": "none",
+    },
+    "rope-first": {
+        "qk_norm": "rmsnorm",
+        "qk_norm_affine": "gain",
+        "qk_temperature": "learned",
+        "g_per_head": True,
+        "g_init": "sqrt_head_dim",
+        "rope": "before_norm",
+        "positions": "none",
+    },
+}
+
+
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)
 
@@ -63,12 +88,18 @@ def build_stock(task: SimpleNamespace, seed: int = 1, **options: object) -> Tran
 def build_qknorm(
     task: SimpleNamespace, qk_norm: str, seed: int = 1, **options: object
 ) -> QKNormTransformerModel:
-    """Our transformer at the same size."""
-    flat = {**SIZES, "share_all_embeddings": True, "dropout": 0.0, "qk_norm": qk_norm, **options}
-    if qk_norm == "l2":
+    """Our transformer at the same size; ``qk_norm`` may name one of :data:`MODELS`."""
+    flat = {**SIZES, "share_all_embeddings": True, "dropout": 0.0, "qk_norm": qk_norm}
+    flat |= {**MODELS.get(qk_norm, {}), **options}
+    if flat["qk_norm"] == "l2" and "g_init" not in options:
         flat.setdefault("qk_norm_init_length", 72.0)
     torch.manual_seed(seed)
-    return QKNormTransformerModel.build_model(QKNormTransformerConfig(**flat), task)
+    model = QKNormTransformerModel.build_model(QKNormTransformerConfig(**flat), task)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "_norm.weight" in name and ".qk_norm." in name:  # a gain of 1 would hide its absence
+                parameter.copy_(torch.linspace(0.5, 1.5, parameter.numel()))
+    return model
 
 
 def make_batch(pad_left: bool, seed: int = 0) -> dict[str, torch.Tensor]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
+from qknorm_mt.attention import MultiheadAttention
 from qknorm_mt.config import QKNormTransformerConfig
-from qknorm_mt.qk_norm import QK_NORMS
+from qknorm_mt.criterion import LabelSmoothedAllowedCriterion
+from qknorm_mt.rope import RotaryEmbedding
 
-from .conftest import build_qknorm, build_stock, make_batch
+from .conftest import MODELS, build_qknorm, build_stock, make_batch
+
+over_models = pytest.mark.parametrize("kind", MODELS)
 
 
 def gs(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
@@ -52,7 +58,7 @@ def test_same_seed_gives_the_weights_stock_gives(task: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("pad_left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_models
 def test_step_by_step_equals_full(task: SimpleNamespace, kind: str, pad_left: bool) -> None:
     model = build_qknorm(task, kind).eval()
     batch = make_batch(pad_left)
@@ -69,7 +75,7 @@ def test_step_by_step_equals_full(task: SimpleNamespace, kind: str, pad_left: bo
 
 
 @pytest.mark.parametrize("pad_left", [True, False], ids=["left", "right"])
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_models
 def test_batch_equals_single(task: SimpleNamespace, kind: str, pad_left: bool) -> None:
     model = build_qknorm(task, kind).eval()
     batch = make_batch(pad_left)
@@ -81,7 +87,7 @@ def test_batch_equals_single(task: SimpleNamespace, kind: str, pad_left: bool) -
         torch.testing.assert_close(together[i, : prev.size(1)], alone[0], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kind", QK_NORMS)
+@over_models
 def test_beam_search_equals_single_sentences_and_full_scores(
     task: SimpleNamespace, kind: str
 ) -> None:
@@ -153,10 +159,15 @@ def test_scaling_projections_of_the_whole_model(task: SimpleNamespace) -> None:
     assert (scale("v_proj") - before).abs().max() > 1e-2
 
 
-def test_activation_checkpointing_changes_nothing(task: SimpleNamespace) -> None:
+@over_models
+@pytest.mark.parametrize("cpu_dropout", ["torch", "bytes"])
+def test_activation_checkpointing_changes_nothing(
+    task: SimpleNamespace, kind: str, cpu_dropout: str
+) -> None:
     results = []
+    dropout = {"dropout": 0.3, "attention_dropout": 0.3, "cpu_dropout": cpu_dropout}
     for checkpointing in (False, True):
-        model = build_qknorm(task, "l2", checkpoint_activations=checkpointing)
+        model = build_qknorm(task, kind, checkpoint_activations=checkpointing, **dropout)
         logits, _ = model(**make_batch(True))
         logits.square().mean().backward()
         gradients = [p.grad for p in model.parameters()]
@@ -190,6 +201,31 @@ def test_post_norm_equals_stock(task: SimpleNamespace) -> None:
         ({"qk_norm": "l2", "qk_norm_init_length": None}, "qk_norm_init_length=None .*at least 2"),
         ({"qk_norm": "l2", "qk_norm_init_length": 1.0}, "qk_norm_init_length=1.0 .*at least 2"),
         ({"qk_norm": "none", "qk_norm_init_length": 72.0}, "no value when qk_norm=none"),
+        ({"qk_norm_affine": "gain"}, "qk_norm_affine='gain' .*legal is none when qk_norm=none"),
+        (
+            {"qk_norm": "rmsnorm", "qk_norm_affine": "gain_bias"},
+            "none or gain when qk_norm=rms",
+        ),
+        ({"qk_temperature": "hot"}, "qk_temperature='hot' .*auto, learned, fixed, none"),
+        ({"qk_norm": "l2", "qk_temperature": "fixed"}, "learned when qk_norm=l2: cosines alone"),
+        ({"qk_norm": "l2", "qk_temperature": "none"}, "learned when qk_norm=l2: .*almost uniform"),
+        ({"allow_flat_attention": True}, "allow_flat_attention=True .*false unless qk_norm=l2"),
+        ({"g_per_head": True}, "g_per_head=True .*has no learned g"),
+        ({"g_init": "10"}, "g_init='10' .*has no learned g"),
+        ({"qk_temperature": "learned"}, "qk_norm_init_length=None .*g_init is not given"),
+        ({"qk_norm": "l2", "g_init": "0"}, "g_init='0' .*a number over 0, or sqrt_head_dim"),
+        (
+            {"qk_norm": "l2", "g_init": "9", "qk_norm_init_length": 72.0},
+            "g_init='9' .*no value beside qk_norm_init_length",
+        ),
+        ({"rope": "sideways"}, "rope='sideways' .*off, after_norm, before_norm"),
+        ({"rope": "after_norm"}, "positions=.*legal is none when rope=after_norm"),
+        ({"rope": "after_norm", "positions": "none", "rope_base": 1.0}, "rope_base=1.0 .*over 1"),
+        (
+            {"rope": "after_norm", "positions": "none", "encoder_attention_heads": 32},
+            "encoder_attention_heads=32 .*even size when rope=after_norm",
+        ),
+        ({"cpu_dropout": "bits"}, "cpu_dropout='bits' .*torch, bytes"),
         ({"norm_position": "mid"}, "norm_position='mid' .*pre, post"),
         ({"decoder_embed_dim": 64}, "decoder_embed_dim=64 .*encoder_embed_dim, 32"),
         ({"encoder_attention_heads": 5}, "encoder_attention_heads=5 .*divisor of .*32"),
@@ -215,6 +251,8 @@ def test_checkpoints_that_do_not_fit_say_why(task: SimpleNamespace) -> None:
         model.load_state_dict(build_stock(task).state_dict())
     with pytest.raises(ValueError, match=r"qk_norm.g but the model has not: .*qk_norm"):
         build_qknorm(task, "none").load_state_dict(model.state_dict())
+    with pytest.raises(ValueError, match=r"g is \(4,\), here \(1,\): their qk_norm options differ"):
+        model.load_state_dict(build_qknorm(task, "l2", g_per_head=True).state_dict())
     deeper = build_qknorm(task, "l2", encoder_layers=3)
     with pytest.raises(ValueError, match=r"only the checkpoint has encoder.layers.2.*another"):
         model.load_state_dict(deeper.state_dict())
@@ -227,3 +265,161 @@ def test_checkpoints_that_do_not_fit_say_why(task: SimpleNamespace) -> None:
     task = SimpleNamespace(source_dictionary=other, target_dictionary=other)
     with pytest.raises(ValueError, match="trained with another vocabulary"):
         model.load_state_dict(build_qknorm(task, "l2").state_dict())
+
+
+def test_flat_attention_passes_where_it_is_allowed(task: SimpleNamespace) -> None:
+    options = {"allow_flat_attention": True, "qk_norm_init_length": None}
+    for temperature in ("fixed", "none"):
+        model = build_qknorm(task, "l2", qk_temperature=temperature, **options)
+        assert not gs(model)
+        weights = model.eval()(**make_batch(False))[1]["attn"][0]
+        real = weights[weights > 0]
+        assert real.max() / real.min() < math.e**2  # logits within 1 of 0
+
+
+def test_rope_is_in_self_attention_alone(task: SimpleNamespace) -> None:
+    model = build_qknorm(task, "qwen3")
+    names = [n for n, m in model.named_modules() if isinstance(m, RotaryEmbedding)]
+    assert len(names) == 4 and all(n.endswith("self_attn.qk_norm.rope") for n in names)
+    assert model.encoder.embed_positions is None and model.decoder.embed_positions is None
+    batch = make_batch(False)
+    swapped = batch["src_tokens"].clone()
+    swapped[:, :2] = swapped[:, [1, 0]]
+    real = batch["prev_output_tokens"] != 1
+    plain = model(**batch)[0][real]
+    assert (model(**{**batch, "src_tokens": swapped})[0][real] - plain).abs().max() > 1e-3
+    blind = build_qknorm(task, "qwen3", rope="off")
+    logits = [blind(**{**batch, "src_tokens": s})[0][real] for s in (batch["src_tokens"], swapped)]
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
+
+
+@over_models
+def test_packed_output_is_the_logits_of_real_tokens(task: SimpleNamespace, kind: str) -> None:
+    """Same loss and gradients through fairseq's criterion and ours; no packing in evaluation."""
+    batch = make_batch(True)
+    target = torch.cat([batch["prev_output_tokens"][:, 1:], torch.full((3, 1), 1)], dim=1)
+    last = (batch["prev_output_tokens"] != 1).sum(1) - 1
+    target[torch.arange(3), last] = 2
+    sample = {"net_input": batch, "target": target, "ntokens": int((target != 1).sum())}
+    fake = SimpleNamespace(target_dictionary=task.target_dictionary)
+    for criterion in (
+        LabelSmoothedCrossEntropyCriterion(fake, True, 0.1, report_accuracy=True),
+        LabelSmoothedAllowedCriterion(fake, True, 0.1),
+    ):
+        results = []
+        for pack in (False, True):
+            model = build_qknorm(task, kind, pack_output=pack)
+            assert model(**batch)[0].dim() == (2 if pack else 3)
+            loss, _, log = criterion(model, sample)
+            loss.backward()
+            numbers = {n: torch.as_tensor(v) for n, v in log.items()}
+            results.append((loss, numbers, [p.grad for p in model.parameters()]))
+            assert model.eval()(**batch)[0].dim() == 3
+        torch.testing.assert_close(results[1], results[0], atol=1e-4, rtol=1e-4)
+
+
+@over_models
+def test_no_weights_in_training_unless_a_layer_is_named(task: SimpleNamespace, kind: str) -> None:
+    model, batch = build_qknorm(task, kind), make_batch(False)
+    made: list[bool] = []
+    for module in model.modules():
+        if isinstance(module, MultiheadAttention):
+            module.register_forward_hook(lambda m, i, output: made.append(output[1] is not None))
+    assert model(**batch)[1]["attn"] == [None] and not any(made)
+    made.clear()
+    weights = model(**batch, alignment_layer=0)[1]["attn"][0]
+    assert weights.shape == (3, 8, 7) and sum(made) == 1
+    made.clear()
+    model.eval()
+    assert model(**batch)[1]["attn"][0].shape == (3, 8, 7) and sum(made) == 1  # the last layer's
+
+
+@pytest.mark.parametrize("pad_left", [False, True], ids=["right", "left"])
+def test_the_decoder_makes_a_mask_only_for_padding_on_the_left(
+    task: SimpleNamespace, pad_left: bool
+) -> None:
+    model, batch = build_qknorm(task, "l2"), make_batch(False)
+    prev = batch["prev_output_tokens"]
+    if pad_left:
+        lengths = (prev != 1).sum(1)
+        prev = torch.stack([row.roll(8 - int(n)) for row, n in zip(prev, lengths, strict=True)])
+    masks = []
+    for layer in model.decoder.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda m, args, kwargs: masks.append(tuple(kwargs["attn_mask"].shape)), with_kwargs=True
+        )
+    model(**{**batch, "prev_output_tokens": prev})
+    assert masks == [(8, 8) if pad_left else (0,)] * 2
+
+
+@over_models
+def test_ensembles_average_probabilities(task: SimpleNamespace, kind: str) -> None:
+    """Of models with different normalisers, step by step, each with its own cache."""
+    models = [build_qknorm(task, kind).eval(), build_qknorm(task, "l2", seed=3).eval()]
+    batch = make_batch(True)
+    sample = {"net_input": {k: batch[k] for k in ("src_tokens", "src_lengths")}}
+    generator = SequenceGenerator(models, task.target_dictionary, beam_size=3, max_len_b=8)
+    for i, hypotheses in enumerate(generator.generate(models, sample)):
+        tokens = hypotheses[0]["tokens"]
+        prev = torch.cat([torch.tensor([2]), tokens[:-1]])[None]
+        src = batch["src_tokens"][i]
+        src = src[src != 1][None]
+        each = [m(src, torch.tensor([src.size(1)]), prev)[0].softmax(-1)[0] for m in models]
+        expected = torch.stack(each).mean(0).log().gather(1, tokens[:, None])[:, 0]
+        torch.testing.assert_close(hypotheses[0]["positional_scores"], expected, atol=1e-5, rtol=0)
+
+
+def test_the_generators_beam_reaches_cross_attention(task: SimpleNamespace) -> None:
+    """Keys of the source are kept once per sentence; sampling, whose rows are alike, works too."""
+    model = build_qknorm(task, "l2").eval()
+    kept: list[int] = []
+    attention = model.decoder.layers[0].encoder_attn
+    attention.register_forward_hook(
+        lambda m, args, kwargs, output: kept.append(
+            m._get_input_buffer(kwargs["incremental_state"])["prev_key"].size(0)
+        ),
+        with_kwargs=True,
+    )
+    batch = make_batch(True)
+    sample = {"net_input": {k: batch[k] for k in ("src_tokens", "src_lengths")}}
+    generator = SequenceGenerator([model], task.target_dictionary, beam_size=4, max_len_b=5)
+    generator.generate([model], sample)
+    assert set(kept) == {3}
+
+
+@over_models
+def test_averaging_checkpoints(task: SimpleNamespace, kind: str) -> None:
+    """As fairseq's script does it: sums, divided; whole numbers by whole division."""
+    models = [build_qknorm(task, kind, seed=seed) for seed in (1, 2)]
+    for i, model in enumerate(models):
+        for name, parameter in model.named_parameters():
+            if name.endswith(".g"):
+                parameter.data += i
+    states = [model.state_dict() for model in models]
+    averaged = {
+        name: (tensor + states[1][name]) / 2
+        if tensor.is_floating_point()
+        else (tensor + states[1][name]) // 2
+        for name, tensor in states[0].items()
+    }
+    mean = build_qknorm(task, kind, seed=3)
+    mean.load_state_dict(averaged)
+    first, second = (dict(m.named_parameters()) for m in models)
+    for name, parameter in mean.named_parameters():
+        torch.testing.assert_close(parameter, (first[name] + second[name]) / 2)
+
+
+def test_scripting_is_refused(task: SimpleNamespace) -> None:
+    with pytest.raises(NotImplementedError, match=r"torch.jit.script is not supported"):
+        torch.jit.script(build_qknorm(task, "l2"))
+
+
+@over_models
+def test_half_precision_is_near_full(task: SimpleNamespace, kind: str) -> None:
+    batch = make_batch(True)
+    real = batch["prev_output_tokens"] != 1
+    full = build_qknorm(task, kind).eval()(**batch)[0][real]
+    for dtype in (torch.float16, torch.bfloat16):
+        half = build_qknorm(task, kind).to(dtype).eval()(**batch)[0][real]
+        assert half.dtype == dtype
+        torch.testing.assert_close(half.float(), full, atol=0.1, rtol=0.1)
