@@ -30,7 +30,15 @@ EXPERIMENTS = [
     "tensorboardX",
     "tqdm",
 ]
-DEVELOPMENT = ["hypothesis", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"]
+DEVELOPMENT = [
+    "hypothesis",
+    "mypy",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "ruff",
+    "transformers<5",  # another implementation of Qwen3's attention, for a test alone
+]
 
 setup(
     name="qknorm-mt",

@@ -1,0 +1,58 @@
+"""The fused Adam against fairseq's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fairseq.optim.adam import FairseqAdam
+
+from qknorm_mt.optimizer import FusedAdam
+
+
+def config(**options: object) -> SimpleNamespace:
+    defaults = {"adam_betas": "(0.9, 0.98)", "adam_eps": 1e-8, "weight_decay": 0.01, "lr": [0.01]}
+    flags = {"use_old_adam": False, "fp16_adam_stats": False, "tpu": False}
+    return SimpleNamespace(**{**defaults, **flags, **options})
+
+
+def test_the_same_steps_as_fairseqs() -> None:
+    results = []
+    for kind in (FairseqAdam, FusedAdam):
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.nn.Parameter(torch.randn(7, 5, generator=generator))
+        optimizer = kind(config(), [weight])
+        for step in range(20):
+            weight.grad = torch.randn(7, 5, generator=generator)
+            optimizer.set_lr(0.01 * (step + 1))
+            optimizer.step()
+        results.append(weight)
+    torch.testing.assert_close(results[1], results[0], atol=1e-6, rtol=1e-5)
+    assert (results[0] - torch.zeros(7, 5)).abs().max() > 0.5
+
+
+def test_it_goes_on_from_its_state() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(6, 4, generator=generator)
+    whole = torch.nn.Parameter(torch.zeros(4))
+    optimizer = FusedAdam(config(), [whole])
+    for gradient in gradients:
+        whole.grad = gradient.clone()
+        optimizer.step()
+    part = torch.nn.Parameter(torch.zeros(4))
+    first = FusedAdam(config(), [part])
+    for gradient in gradients[:3]:
+        part.grad = gradient.clone()
+        first.step()
+    second = FusedAdam(config(), [part])
+    second.load_state_dict(first.state_dict())
+    for gradient in gradients[3:]:
+        part.grad = gradient.clone()
+        second.step()
+    assert torch.equal(part, whole)
+
+
+def test_options_it_lacks_are_refused() -> None:
+    with pytest.raises(ValueError, match="fp16_adam_stats=True is not allowed"):
+        FusedAdam(config(fp16_adam_stats=True), [torch.nn.Parameter(torch.zeros(1))])
