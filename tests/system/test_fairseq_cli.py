@@ -53,6 +53,36 @@ def test_training_resumes(toy: Path, checkpoint: Path) -> None:
     assert re.search(r"Loaded checkpoint .*@ 4 updates", done.stdout)
 
 
+QWEN3 = ["--qk-norm", "rmsnorm", "--qk-norm-affine", "gain", "--no-qkv-bias", "--g-per-head"]
+QWEN3 += ["--qk-temperature", "learned", "--g-init", "sqrt_head_dim"]
+QWEN3 += ["--rope", "after_norm", "--positions", "none"]
+FAST = ["--cpu-dropout", "bytes", "--pack-output", "--optimizer", "adam_fused"]
+
+
+def test_another_normaliser_trains_resumes_and_decodes_beside_l2(
+    toy: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    """With the speed-ups, from fairseq's command line; as an ensemble with a model of l2."""
+    for updates in ("3", "5"):
+        argv = [*QWEN3, *FAST, "--max-update", updates, "--log-interval", "1"]
+        done = train(toy, tmp_path, *argv, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout
+    assert re.search(r"Loaded checkpoint .*@ 3 updates", done.stdout)
+    assert "g_min=" in done.stdout and "g_max=" in done.stdout
+    state = torch.load(tmp_path / "checkpoint_last.pt", weights_only=True)
+    gs = [v for k, v in state["model"].items() if k.endswith("qk_norm.g")]
+    assert [g.shape for g in gs] == [(4,)] * 3
+    assert all((g - 32**0.5).abs().max() < 0.1 and (g != 32**0.5).all() for g in gs)
+    done = run(
+        "fairseq_cli.generate",
+        *(str(toy), "--user-dir", PLUGIN, "--cpu", "--beam", "3", "--max-len-b", "6"),
+        *("--path", f"{checkpoint}:{tmp_path / 'checkpoint_last.pt'}"),
+        *("--required-batch-size-multiple", "1"),
+    )
+    assert done.returncode == 0, done.stdout
+    assert len(re.findall(r"^H-", done.stdout, re.M)) == 300
+
+
 def test_generate_prints_alignments(toy: Path, checkpoint: Path, tmp_path: Path) -> None:
     done = run(
         "fairseq_cli.generate",
@@ -110,10 +140,12 @@ def test_hydra_train(toy: Path, tmp_path: Path) -> None:
     [
         (["--qk-norm", "l3"], "argument --qk-norm: invalid choice: 'l3' (choose from"),
         (["--qk-norm", "l2"], "qk_norm_init_length=None is not allowed: legal is a number of at"),
+        ([*L2, "--qk-temperature", "none"], "qk_temperature=none is not allowed: legal is learned"),
+        ([*L2, "--rope", "after_norm"], "legal is none when rope=after_norm"),
         ([*L2, "--qk-nrom", "l2"], "unrecognized arguments: --qk-nrom l2"),
         ([*L2, "--encoder-attention-heads", "5"], "encoder_attention_heads=5 is not allowed"),
     ],
-    ids=["norm", "length", "typo", "heads"],
+    ids=["norm", "length", "flat", "positions", "typo", "heads"],
 )
 def test_illegal_options(toy: Path, tmp_path: Path, argv: list[str], message: str) -> None:
     done = train(toy, tmp_path, *argv, cwd=tmp_path)
