@@ -177,7 +177,8 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
             if batch % self.beam_size:
                 raise ValueError(f"batch {batch} is no multiple of the beam {self.beam_size}")
             once = encoder_out[:, :: self.beam_size]
-            if not torch.equal(once.repeat_interleave(self.beam_size, dim=1), encoder_out):
+            again = once.repeat_interleave(self.beam_size, dim=1)
+            if not torch.allclose(again, encoder_out, rtol=0, atol=0, equal_nan=True):
                 raise ValueError(
                     f"the batch does not hold each source {self.beam_size} times, as a beam of "
                     f"{self.beam_size} does: call set_beam_size(1) before decoding otherwise"

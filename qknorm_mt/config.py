@@ -32,6 +32,7 @@ from .rope import ROPES
 # A choice, not fairseq's pair of booleans: its command line turns a boolean whose default is true
 # *off* when the option is given.
 NORM_POSITIONS = ("pre", "post")
+ROPE_BASE = 10000.0
 INITS = ("fairseq", "small")
 START_SYMBOLS = ("eos", "bos")
 
@@ -93,7 +94,7 @@ class QKNormTransformerConfig(FairseqDataclass):
         "rotary positions in self-attention: rotate after the normalisation or before it; "
         "needs --positions none",
     )
-    rope_base: float = option(10000.0, "base of the rotary positions' frequencies")
+    rope_base: float = option(ROPE_BASE, "base of the rotary positions' frequencies")
     encoder_embed_dim: int = option(512, "width of the encoder")
     encoder_ffn_embed_dim: int = option(2048, "inner width of the encoder's feed-forward layers")
     encoder_layers: int = option(6, "number of encoder layers")
@@ -156,7 +157,8 @@ class QKNormTransformerConfig(FairseqDataclass):
     pack_output: bool = option(
         False,
         "in training, project real target tokens alone onto the vocabulary, not padding: the "
-        "model then returns logits (tokens, types), which fairseq's criteria take as they are",
+        "model then returns logits (tokens, types), which fairseq's criteria take as they are "
+        "(not with --ignore-prefix-size)",
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     checkpoint_activations: bool = option(False, "recompute activations in the backward pass")
@@ -192,8 +194,12 @@ def validate(cfg: QKNormTransformerConfig) -> None:
         if width % getattr(cfg, f"{side}_attention_heads"):
             refuse(f"{side}_attention_heads", f"a divisor of {side}_embed_dim, {width}")
     for name in ("dropout", "attention_dropout", "activation_dropout", "word_dropout"):
-        if not 0 <= getattr(cfg, name) < 1:
+        probability = getattr(cfg, name)
+        if not 0 <= probability < 1:
             refuse(name, "at least 0 and under 1")
+        by_bytes = str(cfg.cpu_dropout) == "bytes" and name != "word_dropout"
+        if by_bytes and probability and not 0 < round(256 * probability) < 256:
+            refuse(name, "0, or from 1/256 to 255/256 when cpu_dropout=bytes")
     validate_attention(cfg)
 
 
@@ -244,6 +250,8 @@ def validate_rope(cfg: QKNormTransformerConfig) -> None:
     on = str(cfg.rope) != "off"
     if on and str(cfg.positions) != "none":
         refuse("positions", f"none when rope={cfg.rope}, which tells positions instead")
+    if not on and cfg.rope_base != ROPE_BASE:
+        refuse("rope_base", f"{ROPE_BASE:g}, its default, when rope=off")
     if on and not 1 < cfg.rope_base < math.inf:
         refuse("rope_base", "a number over 1")
     for side in ("encoder", "decoder"):
@@ -290,8 +298,15 @@ def changed_options(saved: Mapping[str, Any], cfg: Any) -> str:
     Returns:
         a list for a message; empty if all are the same or the checkpoint is of another model.
     """
-    names = [f.name for f in fields(QKNormTransformerConfig) if f.name not in NOT_ARCHITECTURE]
-    pairs = {n: (saved[n], getattr(cfg, n)) for n in names if n in saved and hasattr(cfg, n)}
+    if "qk_norm" not in saved:
+        return ""
+    options = [f for f in fields(QKNormTransformerConfig) if f.name not in NOT_ARCHITECTURE]
+    # An option that a checkpoint is too old to have was then what its default is.
+    pairs = {
+        f.name: (saved.get(f.name, f.default), getattr(cfg, f.name))
+        for f in options
+        if hasattr(cfg, f.name)
+    }
     return ", ".join(
         f"{name}={then} there, {now} here"
         for name, (then, now) in pairs.items()

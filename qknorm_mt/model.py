@@ -297,7 +297,8 @@ def small_init(model: nn.Module) -> None:
 
 def restart(linear: nn.Linear, std: float) -> None:
     nn.init.normal_(linear.weight, std=std)
-    nn.init.zeros_(linear.bias)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
 
 
 def fingerprint(task: FairseqTask) -> Tensor:

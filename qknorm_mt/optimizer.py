@@ -23,4 +23,11 @@ class FusedAdam(FairseqAdam):
                     f"{name}=True is not allowed: legal is False with --optimizer {NAME}"
                 )
         FairseqOptimizer.__init__(self, cfg)
-        self._optimizer = torch.optim.AdamW(params, fused=True, **self.optimizer_config)
+        self._optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            params, fused=True, **self.optimizer_config
+        )
+
+    @property
+    def supports_flat_params(self) -> bool:
+        """Whether --fp16 may hold all parameters in one: Adam treats each number alike."""
+        return True

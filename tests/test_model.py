@@ -12,7 +12,7 @@ from fairseq.data import Dictionary
 from fairseq.sequence_generator import SequenceGenerator
 
 from qknorm_mt.attention import MultiheadAttention
-from qknorm_mt.config import QKNormTransformerConfig
+from qknorm_mt.config import QKNormTransformerConfig, changed_options
 from qknorm_mt.criterion import LabelSmoothedAllowedCriterion
 from qknorm_mt.rope import RotaryEmbedding
 
@@ -225,6 +225,9 @@ def test_post_norm_equals_stock(task: SimpleNamespace) -> None:
             {"rope": "after_norm", "positions": "none", "encoder_attention_heads": 32},
             "encoder_attention_heads=32 .*even size when rope=after_norm",
         ),
+        ({"rope_base": 500.0}, "rope_base=500.0 .*10000, its default, when rope=off"),
+        ({"cpu_dropout": "bytes", "dropout": 0.999}, "dropout=0.999 .*255/256"),
+        ({"cpu_dropout": "bytes", "dropout": 0.001}, "dropout=0.001 .*from 1/256"),
         ({"cpu_dropout": "bits"}, "cpu_dropout='bits' .*torch, bytes"),
         ({"norm_position": "mid"}, "norm_position='mid' .*pre, post"),
         ({"decoder_embed_dim": 64}, "decoder_embed_dim=64 .*encoder_embed_dim, 32"),
@@ -407,6 +410,26 @@ def test_averaging_checkpoints(task: SimpleNamespace, kind: str) -> None:
     first, second = (dict(m.named_parameters()) for m in models)
     for name, parameter in mean.named_parameters():
         torch.testing.assert_close(parameter, (first[name] + second[name]) / 2)
+
+
+@over_models
+def test_small_init(task: SimpleNamespace, kind: str) -> None:
+    model = build_qknorm(task, kind, init="small")
+    projection = model.encoder.layers[0].self_attn.q_proj
+    assert projection.weight.std().item() == pytest.approx((2 / (5 * 32)) ** 0.5, rel=0.1)
+    assert projection.bias is None or not projection.bias.any()
+
+
+def test_a_checkpoint_too_old_for_an_option_had_its_default() -> None:
+    saved = {"qk_norm": "none", "positions": "none"}
+    now = QKNormTransformerConfig(
+        qk_norm="none", qk_temperature="none", positions="none", rope="before_norm"
+    )
+    assert (
+        changed_options(saved, now)
+        == "qk_temperature=auto there, none here, rope=off there, before_norm here"
+    )
+    assert changed_options({"arch": "transformer"}, now) == ""
 
 
 def test_scripting_is_refused(task: SimpleNamespace) -> None:

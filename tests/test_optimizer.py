@@ -29,6 +29,7 @@ def test_the_same_steps_as_fairseqs() -> None:
             optimizer.step()
         results.append(weight)
     torch.testing.assert_close(results[1], results[0], atol=1e-6, rtol=1e-5)
+    assert optimizer.supports_flat_params  # else --fp16 refuses it
     assert (results[0] - torch.zeros(7, 5)).abs().max() > 0.5
 
 
