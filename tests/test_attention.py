@@ -368,3 +368,27 @@ def test_dropout_from_bytes() -> None:
 def test_scripting_is_refused() -> None:
     with pytest.raises(NotImplementedError, match=r"torch.jit.script is not supported.*compile"):
         torch.jit.script(build("l2"))
+
+
+@over_variants
+@pytest.mark.parametrize("mask", ["causal", "padded", "cross"])
+def test_nothing_of_time_times_time_is_kept_for_the_backward_pass(kind: str, mask: str) -> None:
+    """Where torch has a fused kernel, which on a CPU it has without dropout."""
+    time = 40  # no size of a parameter
+    module = build(kind, self_attention=mask != "cross").train()
+    x, y = torch.randn(time, 2, DIM, requires_grad=True), torch.randn(time, 2, DIM)
+    kept: list[tuple[int, ...]] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    options = {"attn_mask": torch.empty(CAUSAL)} if mask == "causal" else {}
+    pad = None if mask == "causal" else padding(time, time - 3)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        module(x, y, y, pad, **options)
+    assert kept
+    assert not [shape for shape in kept if shape[-2:] == (time, time)]
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        module(x, y, y, pad, need_weights=True, **options)
+    assert [shape for shape in kept if shape[-2:] == (time, time)]  # the test can fail
