@@ -37,7 +37,7 @@ def build(name: str, self_attention: bool = True, dtype: torch.dtype = torch.flo
     kind, options = VARIANTS[name]
     options = dict(options)
     if options.pop("rotary", False) and self_attention:
-        options["rope"] = RotaryEmbedding(DIM // HEADS, base=100.0, max_positions=32)
+        options["rope"] = RotaryEmbedding(DIM // HEADS, base=100.0, max_positions=64)
     qk_norm = QKNorm(kind, DIM // HEADS, g_init=g_init_from_length(72), **options)
     module = MultiheadAttention(DIM, HEADS, qk_norm, self_attention=self_attention)
     for path, parameter in module.named_parameters():
