@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -14,6 +15,7 @@ from experiments import commands
 from experiments.commands import RunError
 from experiments.decode import in_order
 from experiments.training_log import parse_line, summarise
+from qknorm_mt.config import QKNormTransformerConfig, validate
 
 from .conftest import ROOT
 
@@ -33,7 +35,7 @@ def composed(*overrides: str) -> dict:
 
 @pytest.mark.parametrize("pair", GROUPS["pair"])
 @pytest.mark.parametrize("recipe", GROUPS["recipe"])
-@pytest.mark.parametrize("attn", GROUPS["attn"])
+@pytest.mark.parametrize("attn", ["none", "l2"])
 def test_every_combination_composes(pair: str, recipe: str, attn: str) -> None:
     cfg = composed(f"pair={pair}", f"recipe={recipe}", f"attn={attn}")
     options = commands.train_options(cfg, DATA)
@@ -41,6 +43,35 @@ def test_every_combination_composes(pair: str, recipe: str, attn: str) -> None:
     argv = commands.train_argv(options, "DATA", "CHECKPOINTS", ("aa", "bb"))
     assert all(isinstance(word, str) for word in argv)
     assert not any("$" in word for word in argv)
+
+
+PRESETS: dict[str, dict] = {
+    "none": {"qk_norm": "none"},
+    "l2": {"qk_norm": "l2", "qk_norm_init_length": 41.0},
+    "layernorm": {"qk_norm": "layernorm"},
+    "rmsnorm": {"qk_norm": "rmsnorm"},
+    "vit22b": {"qk_norm": "layernorm", "qk_norm_affine": "gain"},
+    "qwen3": {"qk_norm": "rmsnorm", "qk_norm_affine": "gain", "no_qkv_bias": True},
+}
+
+
+@pytest.mark.parametrize("rope", GROUPS["rope"])
+@pytest.mark.parametrize("attn", GROUPS["attn"])
+def test_every_attention_is_legal_and_sets_its_choices_alone(attn: str, rope: str) -> None:
+    cfg = composed(f"attn={attn}", f"rope={rope}", "recipe=paper", "recipe.init_length=data")
+    options = commands.train_options(cfg, DATA)
+    before = commands.train_options(composed("attn=none", "recipe=paper"), DATA)
+    changed = {n: v for n, v in options.items() if n not in before or before[n] != v}
+    expected = dict(PRESETS[attn])
+    if attn == "none":
+        del expected["qk_norm"]
+    if rope != "off":
+        expected |= {"rope": rope, "rope_base": 10000.0, "positions": "none"}
+    assert changed == expected
+    known = {field.name for field in dataclasses.fields(QKNormTransformerConfig)}
+    validate(QKNormTransformerConfig(**{n: v for n, v in options.items() if n in known}))
+    name = commands.run_name(cfg, options, "digest")
+    assert f"paper-{attn}{'' if rope == 'off' else f'-rope_{rope}'}/seed1-" in name
 
 
 @pytest.mark.parametrize(

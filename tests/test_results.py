@@ -7,9 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments import collect, report
 from experiments.commands import RunError
+from experiments.provenance import rounded
 from experiments.score import scores
 
 from .conftest import ROOT
@@ -145,3 +147,14 @@ def test_the_committed_report_is_made_of_the_committed_rows(tmp_path: Path) -> N
     for row in collect.read_rows(tmp_path):
         for split, path in row["hypotheses"].items():
             assert committed(f"results/{path}").count("\n") == row["data"]["lines"][split]
+
+
+def test_attention_is_named_with_its_rotary_positions() -> None:
+    assert report.attention_name(ROW) == "baseline"
+    qwen3 = {**ROW, "attn": "qwen3", "options": {"rope": "after_norm"}}
+    assert report.attention_name(qwen3) == "as Qwen3, RoPE after norm"
+
+
+def test_g_of_a_module_or_of_each_head() -> None:
+    assert rounded(torch.tensor([1.23456])) == 1.2346
+    assert rounded(torch.tensor([1.0, 2.00001])) == [1.0, 2.0]
