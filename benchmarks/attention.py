@@ -21,6 +21,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import subprocess
 import sys
 import time
@@ -206,9 +207,10 @@ class Decoding:
         self.round = 0
         self.batches = list(
             self.task.get_batch_iterator(
-                self.task.dataset("test"), max_tokens=1024, required_batch_size_multiple=1
+                self.task.dataset("test"), max_tokens=4096, required_batch_size_multiple=1
             ).next_epoch_itr(shuffle=False)
         )
+        random.Random(1).shuffle(self.batches)  # short and long sentences
 
     def __call__(self) -> float:
         """Sentences a second of the next batch."""
