@@ -64,7 +64,7 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         self.reset_parameters()
 
     def __prepare_scriptable__(self) -> None:
-        refuse_script()
+        refuse_jit()
 
     def reset_parameters(self) -> None:
         for projection in (self.k_proj, self.v_proj, self.q_proj):
@@ -103,6 +103,8 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
             output ``(query_len, batch, embed_dim)``, and weights ``(batch, query_len, key_len)``,
             or ``(heads, batch, query_len, key_len)`` by head, or None.
         """
+        if torch.jit.is_tracing():
+            refuse_jit()
         causal = attn_mask is not None and attn_mask.shape == CAUSAL
         if causal:
             key_padding_mask = None
@@ -283,10 +285,11 @@ class MultiheadAttention(FairseqIncrementalState, nn.Module):
         self._set_input_buffer(incremental_state, state)
 
 
-def refuse_script() -> NoReturn:
-    """torch.jit's hook, called before it compiles a module."""
+def refuse_jit() -> NoReturn:
+    """For torch.jit.script's hook, ``__prepare_scriptable__``, and where torch.jit.trace passes: a
+    trace would keep this batch's sizes as constants."""
     raise NotImplementedError(
-        "torch.jit.script is not supported by qknorm_mt: use torch.compile, which is"
+        "torch.jit (script and trace) is not supported by qknorm_mt: use torch.compile, which is"
     )
 
 

@@ -29,7 +29,7 @@ from fairseq.tasks import FairseqTask
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor, nn
 
-from .attention import CAUSAL, MultiheadAttention, refuse_script
+from .attention import CAUSAL, MultiheadAttention, refuse_jit
 from .config import QKNormTransformerConfig, to_transformer_config, validate
 from .dropout import set_dropout
 from .embedding import FixNormEmbedding, InputOffset, OutputProjection, drop_words
@@ -233,7 +233,7 @@ class QKNormTransformerModel(TransformerModelBase):
         log_g(self, self.g_warned)
 
     def __prepare_scriptable__(self) -> None:
-        refuse_script()
+        refuse_jit()
 
     def get_targets(self, sample: dict[str, Tensor], net_output: Any) -> Tensor:
         """fairseq's hook for criteria: what the logits should have said, packed as they are."""

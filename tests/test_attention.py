@@ -365,9 +365,12 @@ def test_dropout_from_bytes() -> None:
     assert torch.equal(module.eval()(y, y, y)[0], module(y, y, y)[0])
 
 
-def test_scripting_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match=r"torch.jit.script is not supported.*compile"):
+def test_scripting_and_tracing_are_refused() -> None:
+    x = torch.randn(6, 3, DIM)
+    with pytest.raises(NotImplementedError, match=r"torch.jit .* is not supported.*compile"):
         torch.jit.script(build("l2"))
+    with pytest.raises(NotImplementedError, match=r"torch.jit .* is not supported.*compile"):
+        torch.jit.trace(build("l2"), (x, x, x))
 
 
 @over_variants
