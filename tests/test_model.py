@@ -14,6 +14,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from qknorm_mt.attention import MultiheadAttention
 from qknorm_mt.config import QKNormTransformerConfig, changed_options
 from qknorm_mt.criterion import LabelSmoothedAllowedCriterion
+from qknorm_mt.qk_norm import QKNorm
 from qknorm_mt.rope import RotaryEmbedding
 
 from .conftest import MODELS, build_qknorm, build_stock, make_batch
@@ -296,6 +297,14 @@ def test_rope_is_in_self_attention_alone(task: SimpleNamespace) -> None:
     torch.testing.assert_close(*logits, atol=1e-5, rtol=0)
 
 
+def test_options_reach_every_attention(task: SimpleNamespace) -> None:
+    norms = [m for m in build_qknorm(task, "rope-first").modules() if isinstance(m, QKNorm)]
+    assert len(norms) == 6 and all(m.rotate_first for m in norms)
+    for norm in norms:
+        torch.testing.assert_close(norm.g.data, torch.full((4,), 8**0.5))
+    assert not any(getattr(m, "rotate_first", False) for m in build_qknorm(task, "qwen3").modules())
+
+
 @over_models
 def test_packed_output_is_the_logits_of_real_tokens(task: SimpleNamespace, kind: str) -> None:
     """Same loss and gradients through fairseq's criterion and ours; no packing in evaluation."""
@@ -342,7 +351,7 @@ def test_the_decoder_makes_a_mask_only_for_padding_on_the_left(
     task: SimpleNamespace, pad_left: bool
 ) -> None:
     model, batch = build_qknorm(task, "l2"), make_batch(False)
-    prev = batch["prev_output_tokens"]
+    prev = batch["prev_output_tokens"][[1, 0, 2]]  # the first row has no padding
     if pad_left:
         lengths = (prev != 1).sum(1)
         prev = torch.stack([row.roll(8 - int(n)) for row, n in zip(prev, lengths, strict=True)])
