@@ -29,11 +29,12 @@ from fairseq.tasks import FairseqTask
 from hydra.core.hydra_config import HydraConfig
 from torch import Tensor, nn
 
-from .attention import CAUSAL, MultiheadAttention, refuse_jit
+from .attention import CAUSAL, refuse_jit
 from .config import QKNormTransformerConfig, to_transformer_config, validate
 from .dropout import set_dropout
 from .embedding import FixNormEmbedding, InputOffset, OutputProjection, drop_words
 from .g_log import log_g
+from .init import small_init
 from .layers import DecoderLayer, EncoderLayer, wrap
 from .norm import set_norm
 
@@ -271,34 +272,6 @@ class QKNormTransformerModel(TransformerModelBase):
             return super().load_state_dict(state_dict, strict, model_cfg, args)
         except RuntimeError as error:
             raise ValueError(misfit(state_dict, self.state_dict())) from error
-
-
-def small_init(model: nn.Module) -> None:
-    """Start from the paper's smaller normals (SmallInit; Nguyen & Salazar 2019, section 3.1).
-
-    Attention N(0, 2/(5d)) and feed-forward N(0, 2/(d + d_ff)), as variances, without biases;
-    embeddings U(-0.01, 0.01) under FixNorm, which fixes their length, else N(0, 1/d).
-    """
-    for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            if isinstance(module, FixNormEmbedding):
-                nn.init.uniform_(module.weight, -0.01, 0.01)
-            else:
-                nn.init.normal_(module.weight, std=module.embedding_dim**-0.5)
-        elif isinstance(module, MultiheadAttention):
-            std = (2 / (5 * module.embed_dim)) ** 0.5
-            for linear in (module.q_proj, module.k_proj, module.v_proj, module.out_proj):
-                restart(linear, std)
-        elif isinstance(module, (EncoderLayer, DecoderLayer)):
-            std = (2 / sum(module.fc1.weight.shape)) ** 0.5
-            for linear in (module.fc1, module.fc2):
-                restart(linear, std)
-
-
-def restart(linear: nn.Linear, std: float) -> None:
-    nn.init.normal_(linear.weight, std=std)
-    if linear.bias is not None:
-        nn.init.zeros_(linear.bias)
 
 
 def fingerprint(task: FairseqTask) -> Tensor:

@@ -238,19 +238,26 @@ class QKNorm(nn.Module):
 
     def query(self, q: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
         """Normalised, rotated queries times the temperature; see :class:`RotaryEmbedding`."""
-        if self.rope is None:
-            return self.q_norm(q, self.g, self.factor)
-        if self.rotate_first:
-            return self.q_norm(self.rope(q, offset, padding), self.g, self.factor)
-        return self.rope(self.q_norm(q, self.g, self.factor), offset, padding)
+        return self._map(q, self.q_norm, self.g, self.factor, offset, padding)
 
     def key(self, k: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
         """Normalised, rotated keys; see :class:`RotaryEmbedding`."""
+        return self._map(k, self.k_norm, None, 1.0, offset, padding)
+
+    def _map(
+        self,
+        x: Tensor,
+        norm: nn.Module,
+        g: Tensor | None,
+        factor: float,
+        offset: int,
+        padding: Tensor | None,
+    ) -> Tensor:
         if self.rope is None:
-            return self.k_norm(k, None, 1.0)
+            return norm(x, g, factor)
         if self.rotate_first:
-            return self.k_norm(self.rope(k, offset, padding), None, 1.0)
-        return self.rope(self.k_norm(k, None, 1.0), offset, padding)
+            return norm(self.rope(x, offset, padding), g, factor)
+        return self.rope(norm(x, g, factor), offset, padding)
 
     def extra_repr(self) -> str:
         return f"{self.kind}, temperature={self.temperature}"
