@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import subword
+from . import restore, subword
 from .bitext import SPLITS, Bitext
 from .clean import CleanConfig, detokenise
 from .download import fetch_source
@@ -48,6 +48,10 @@ examples:
   python -m data_prep undo work/data/toy/binarised-... < hypotheses.bpe > hypotheses.txt
   python -m data_prep detokenise en < hypotheses.txt
 
+  # plain sentences to pieces as a prepared set has them, and translations back, line by line
+  python -m data_prep encode work/data/toy/binarised-... < source.txt > source.bpe
+  python -m data_prep restore work/data/toy/binarised-... < hypotheses.bpe > translation.txt
+
 Mirrors are looked at before the published addresses; ${MIRROR_VARIABLE} may hold some too,
 separated by spaces.
 """
@@ -76,6 +80,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("data", type=Path, help="prepared set whose subwords these are")
     p = commands.add_parser("detokenise", help="Moses-tokenised lines on stdin to plain text")
     p.add_argument("lang", help="language code")
+    for name, what in (
+        ("encode", "source sentences on stdin to pieces on stdout, line by line"),
+        ("restore", "target pieces on stdin to sentences on stdout, line by line"),
+    ):
+        p = commands.add_parser(name, help=what)
+        p.add_argument("data", type=Path, help="prepared set")
+        p.add_argument(
+            "--tokenised", action="store_true", help="sentences are words separated by spaces"
+        )
     return top
 
 
@@ -215,6 +228,22 @@ def run_detokenise(args: argparse.Namespace) -> None:
     filter_stdin(lambda lines: detokenise(lines, args.lang))
 
 
+def run_encode(args: argparse.Namespace) -> None:
+    stream_stdin(restore.encoder(args.data, args.tokenised))
+
+
+def run_restore(args: argparse.Namespace) -> None:
+    stream_stdin(restore.restorer(args.data, args.tokenised))
+
+
+def stream_stdin(convert: Callable[[str], str]) -> None:
+    """Each line of stdin to one on stdout as soon as it is there."""
+    for data in sys.stdin.buffer:
+        line = convert(data.decode("utf-8").removesuffix("\n"))
+        sys.stdout.buffer.write(line.encode("utf-8") + b"\n")
+        sys.stdout.buffer.flush()
+
+
 def filter_stdin(convert: Callable[[list[str]], list[str]]) -> None:
     """Lines of stdin, cut at newlines only, to lines of stdout."""
     text = sys.stdin.buffer.read().decode("utf-8")
@@ -234,6 +263,8 @@ COMMANDS = {
     "download": run_download,
     "undo": run_undo,
     "detokenise": run_detokenise,
+    "encode": run_encode,
+    "restore": run_restore,
 }
 
 

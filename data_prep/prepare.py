@@ -185,6 +185,7 @@ def binarise_stage(
             **{k: v for k, v in raw.manifest["report"].items() if k in ("source", "terms")},
             "source_lang": langs[0],
             "target_lang": langs[1],
+            "normalise": cleaning.normalise,
             "subwords": pieces.manifest["config"],
             "lines": {split: counts[split]["lines"] for split in SPLITS},
             "dropped": counts["train"]["dropped"],
@@ -197,7 +198,7 @@ def binarise_stage(
     inputs = {"subword": pieces.digest, "clean": cleaned.digest}
     if plain:
         inputs["bitext"] = raw.digest
-    return run_stage(root, "binarised", 5, {"langs": langs, "plain": plain}, inputs, build)
+    return run_stage(root, "binarised", 6, {"langs": langs, "plain": plain}, inputs, build)
 
 
 def binarise(langs: Pair, pieces: Path, folder: Path, workers: int) -> None:

@@ -1,4 +1,9 @@
-"""The ledger ``results/runs.jsonl``: one row a scored run, with its provenance."""
+"""The ledger ``results/runs.jsonl``: one row a scored run, with its provenance.
+
+Beside each test set's hypotheses, ``<file>.bleu.tsv`` holds what their tokenised BLEU is made of,
+sentence by sentence, so that systems can be compared where the references, which may not be passed
+on, are not.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +11,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock
 
 from .commands import RunError
+from .lines import read_lines, to_text
 from .process import write_atomically
+from .score import sentence_stats
 
 LEDGER = "runs.jsonl"
+STATS_HEADER = (
+    *("hyp_len", "ref_len"),
+    *(f"match_{n}" for n in range(1, 5)),
+    *(f"total_{n}" for n in range(1, 5)),
+)
 
 
 def read_rows(results: Path) -> list[dict[str, Any]]:
@@ -45,6 +58,39 @@ def put_row(results: Path, row: dict[str, Any]) -> None:
         rows[places[0] : places[0] + 1] = [row]
         lines = [json.dumps(r, ensure_ascii=False, sort_keys=True) + "\n" for r in rows]
         write_atomically(results / LEDGER, "".join(lines))
+
+
+def put_hypotheses(
+    results: Path, row: dict[str, Any], split: str, hypotheses: list[str], reference: list[str]
+) -> None:
+    """Store a split's hypotheses, and of test its sentences' BLEU statistics."""
+    path = results / row["hypotheses"][split]
+    write_atomically(path, to_text(hypotheses))
+    if split == "test":
+        table = [STATS_HEADER, *sentence_stats(hypotheses, reference)]
+        write_atomically(stats_path(path), to_text("\t".join(map(str, line)) for line in table))
+
+
+def read_stats(results: Path, row: dict[str, Any]) -> np.ndarray:
+    """``(sentences, 10)``, as :func:`score.sentence_stats`, of the test set.
+
+    Raises:
+        RunError: if the file is missing or broken.
+    """
+    path = stats_path(results / row["hypotheses"]["test"])
+    header, *lines = read_lines(path) or [""]
+    try:
+        stats = np.array([line.split("\t") for line in lines], dtype=np.int64)
+    except ValueError:
+        stats = np.empty((0, 0), dtype=np.int64)
+    expected = (row["data"]["lines"]["test"], len(STATS_HEADER))
+    if header != "\t".join(STATS_HEADER) or stats.shape != expected:
+        raise RunError(f"{path} is broken: `python -m experiments.rescore --write` makes it anew")
+    return stats
+
+
+def stats_path(hypotheses: Path) -> Path:
+    return hypotheses.with_name(hypotheses.name + ".bleu.tsv")
 
 
 def key(row: dict[str, Any]) -> tuple[str, str]:

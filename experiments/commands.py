@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 PLUGIN = Path(__file__).resolve().parents[1] / "qknorm_mt"
 SPLITS = ("train", "dev", "test")
+LONGEST = 16_384  # subword pieces of a sentence that a person may have translated
 # What fairseq calls the undoing of each kind of subwords.
 REMOVE_BPE = {
     "subword_nmt": "subword_nmt",
@@ -99,29 +100,34 @@ def train_options(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
 
 
 def train_argv(
-    options: Mapping[str, Any], data: str, checkpoints: str, langs: tuple[str, str]
+    options: Mapping[str, Any],
+    data: str,
+    checkpoints: str,
+    langs: tuple[str, str],
+    keep: int = 1,
 ) -> list[str]:
-    """Arguments of ``fairseq-train``, with checkpoints to resume from."""
+    """Arguments of ``fairseq-train``, with checkpoints to resume from, the last ``keep`` kept."""
     reference = str(Path(data) / f"reference.dev.{langs[1]}")
     return [
         *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
         *(*to_flags(options), *EVERY_SENTENCE),
-        *("--save-dir", checkpoints, *saving(options), "--max-tokens-valid", "4096"),
+        *("--save-dir", checkpoints, *saving(options, keep), "--max-tokens-valid", "4096"),
         *(("--dev-reference", reference) if options.get("eval_bleu") else ()),
-        *("--no-epoch-checkpoints", "--num-workers", "0"),
+        *("--num-workers", "0"),
         *("--log-format", "json", "--log-interval", "20"),
         *("--tensorboard-logdir", str(Path(checkpoints).with_name("tensorboard"))),
     ]
 
 
-def saving(options: Mapping[str, Any]) -> list[str]:
+def saving(options: Mapping[str, Any], keep: int) -> list[str]:
     """When to validate and save: at the end of each epoch, or every save_interval_updates."""
     updates = options.get("save_interval_updates")
     if updates is None:
-        return []
+        return ["--keep-last-epochs", str(keep)] if keep > 1 else ["--no-epoch-checkpoints"]
     # Not at the end of an epoch too; where the two coincide fairseq does not validate by itself.
     never = ("--save-interval", "100000", "--validate-interval", "100000")
-    return ["--validate-interval-updates", str(updates), "--keep-interval-updates", "1", *never]
+    interval = ("--validate-interval-updates", str(updates), "--keep-interval-updates", str(keep))
+    return ["--no-epoch-checkpoints", *interval, *never]
 
 
 def generate_argv(
@@ -141,6 +147,31 @@ def generate_argv(
         *("--task", task),
         *(*to_flags(decode), *EVERY_SENTENCE),
         *("--results-path", results, "--num-workers", "0", *(["--cpu"] if cpu else [])),
+    ]
+
+
+def interactive_argv(
+    decode: Mapping[str, Any],
+    train: Mapping[str, Any],
+    data: str,
+    checkpoints: Sequence[Path],
+    langs: tuple[str, str],
+    together: int,
+) -> list[str]:
+    """Arguments of ``fairseq-interactive``: sentences of a person, which may be of any length.
+
+    Args:
+        train: the run's ``fairseq-train`` options.
+        together: lines put into batches together.
+    """
+    longest = {f"max_{side}_positions": LONGEST for side in ("source", "target")}
+    return [
+        *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
+        *("--path", ":".join(map(str, checkpoints)), "--task", task_of(train)),
+        *to_flags({**decode, **longest, "max_tokens": LONGEST}),
+        *("--model-overrides", str(longest), "--buffer-size", str(together)),
+        *EVERY_SENTENCE,
+        *(["--cpu"] if train.get("cpu") else []),
     ]
 
 
@@ -166,7 +197,11 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
         RunError: naming the setting.
     """
     options = cfg["recipe"]["options"]
-    positive = {"decode.beam": cfg["decode"]["beam"], "runtime.threads": cfg["runtime"]["threads"]}
+    positive = {
+        "decode.beam": cfg["decode"]["beam"],
+        "runtime.threads": cfg["runtime"]["threads"],
+        "runtime.keep_checkpoints": cfg["runtime"]["keep_checkpoints"],
+    }
     endless = not (options.get("max_epoch") and options.get("updates_per_epoch"))
     if endless or options.get("max_update") is not None:
         positive["recipe.max_updates"] = options.get("max_update")

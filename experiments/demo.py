@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from .commands import RunError
 from .plan import open_run
 from .process import explain
-from .report import make_report
+from .report.build import make_report
 from .run import execute
 
 VARIANTS = ("none", "l2")
@@ -118,8 +118,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from the last checkpoints", file=sys.stderr)
         return 130
-    print(paths["table"].read_text(encoding="utf-8"))
-    print(f"plot: {paths['plot'].resolve()}\npage: {paths['page'].resolve()}")
+    print((args.work / "results/tables/variants.md").read_text(encoding="utf-8"))
+    print("\n".join(str(path.resolve()) for path in paths))
     return 0
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from . import collect, commands, provenance
-from .decode import decode
+from .decode import best_of, decode
+from .lines import read_lines, to_text
 from .plan import Run
-from .process import read_module, write_atomically
-from .score import scores
+from .process import write_atomically
+from .references import references, score_lines
+
+SPLITS = ("dev", "test")
 
 
 def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
@@ -21,18 +24,19 @@ def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[s
     folder = run.folder / f"decode-{commands.digest_of(options)[:12]}"
     stored = folder / "row.json"
     results = Path(run.cfg["paths"]["results"])
-    if stored.exists():
+    row = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    if "references" in row:  # older versions had none
         say(f"scored already: {stored}")
-        row = json.loads(stored.read_text(encoding="utf-8"))
     else:
         folder.mkdir(exist_ok=True)
         row = make_row(run, summary, folder, say)
         write_atomically(stored, json.dumps(row, indent=1, ensure_ascii=False) + "\n")
-    for split in ("dev", "test"):
-        text = (folder / f"{split}.{run.langs[1]}").read_text(encoding="utf-8")
-        write_atomically(results / row["hypotheses"][split], text)
+    for split in SPLITS:
+        lines = read_lines(folder / f"{split}.{run.langs[1]}")
+        reference = read_lines(Path(run.data["data"]) / f"reference.{split}.{run.langs[1]}")
+        collect.put_hypotheses(results, row, split, lines, reference)
     collect.put_row(results, row)
-    for split in ("dev", "test"):
+    for split in SPLITS:
         figures = "  ".join(f"{k} {v['score']:.2f}" for k, v in row["scores"][split].items())
         say(f"{split}: {figures}")
     return row
@@ -41,30 +45,23 @@ def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[s
 def make_row(
     run: Run, summary: dict[str, Any], folder: Path, say: Callable[..., None]
 ) -> dict[str, Any]:
-    runtime, target = run.cfg["runtime"], run.langs[1]
+    target = run.langs[1]
     started = time.monotonic()
-    split_scores: dict[str, Any] = {}
-    for split in ("dev", "test"):
+    hypotheses = {}
+    for split in SPLITS:
         say(f"decoding {split}")
-        hypotheses = decode(
-            run.cfg["decode"],
-            run.data["data"],
-            run.checkpoint,
-            split,
-            run.langs,
-            run.data["lines"][split],
-            folder / f"{split}.log",
-            commands.task_of(run.options),
-            run.cpu,
-            threads=runtime["threads"],
-            core=runtime["core"],
-            stop=run.stop,
+        hypotheses[split] = best_of(
+            decode(run, split, [run.checkpoint], run.cfg["decode"], folder / f"{split}.log")
         )
-        text = "".join(line + "\n" for line in hypotheses)
-        reference, plain_reference = references(run, split)
-        plain = detokenised(text, target)
-        split_scores[split] = scores(hypotheses, reference, plain, plain_reference)
-        write_atomically(folder / f"{split}.{target}", text)
+        write_atomically(folder / f"{split}.{target}", to_text(hypotheses[split]))
+    seconds = round(time.monotonic() - started, 1)
+    say("scoring")
+    data = Path(run.data["data"])
+    scored = {
+        split: score_lines(hypotheses[split], references(data, split, target), target)
+        for split in SPLITS
+    }
+    stored = f"hyps/{run.name}/{folder.name}"
     best = best_point(summary["dev"])
     return {
         "run": run.name,
@@ -79,15 +76,25 @@ def make_row(
             key: run.data[key]
             for key in ("digest", "lines", "tokens", "subwords", "length_percentile", "g_init")
         },
+        "text": text_of(run),
         "prep": {key: run.cfg["prep"][key] for key in ("name", "raw")},
         "training": summary,
         "dev_ppl": best["ppl"],
         "best_update": best["updates"],
         **provenance.parameters(run.checkpoint),
-        "decode_seconds": round(time.monotonic() - started, 1),
-        "scores": split_scores,
-        "hypotheses": {s: f"hyps/{run.name}/{folder.name}/{s}.{target}" for s in ("dev", "test")},
+        "decode_seconds": seconds,
+        "scores": {split: found["scores"] for split, found in scored.items()},
+        "references": {split: found["reference"] for split, found in scored.items()},
+        "hypotheses": {split: f"{stored}/{split}.{target}" for split in SPLITS},
     }
+
+
+def text_of(run: Run) -> str:
+    """Where the text is from: the published data set, by name; the generator; or local files, of
+    which nobody can know whether they are the published ones."""
+    if run.cfg["pair"]["toy_seed"] is not None:
+        return "generated"
+    return run.data.get("source", "local")
 
 
 def best_point(dev: list[dict[str, Any]]) -> dict[str, Any]:
@@ -98,21 +105,3 @@ def best_point(dev: list[dict[str, Any]]) -> dict[str, Any]:
     if "bleu" in dev[0]:
         return max(dev, key=lambda point: (point["bleu"], point["updates"]))
     return min(dev, key=lambda point: (point["loss"], -point["updates"]))
-
-
-def references(run: Run, split: str) -> tuple[list[str], list[str]]:
-    """Tokenised and plain reference; the plain one is the user's own text if that came raw."""
-    data, name = Path(run.data["data"]), f"{split}.{run.langs[1]}"
-    tokenised = (data / f"reference.{name}").read_text(encoding="utf-8")
-    plain = data / f"plain.{name}"
-    if plain.exists():
-        return to_lines(tokenised), to_lines(plain.read_text(encoding="utf-8"))
-    return to_lines(tokenised), detokenised(tokenised, run.langs[1])
-
-
-def detokenised(text: str, lang: str) -> list[str]:
-    return to_lines(read_module("data_prep", ["detokenise", lang], stdin=text))
-
-
-def to_lines(text: str) -> list[str]:
-    return text.split("\n")[:-1]

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from . import commands
-from .process import check_libraries, read_module
+from .commands import RunError
+from .lines import read_lines
+from .process import check_libraries, read_module, write_atomically
+from .score import check_reference
+
+SETTINGS = "run.json"
 
 
 @dataclass
@@ -62,5 +67,42 @@ def open_run(cfg: dict[str, Any]) -> Run:
     data = json.loads(read_module("data_prep", commands.prepare_argv(cfg)))
     options = commands.train_options(cfg, data)
     commands.check_lengths(options, data["longest"])
+    for split in ("dev", "test"):
+        reference = Path(data["data"]) / f"reference.{split}.{cfg['pair']['target_lang']}"
+        check_reference(read_lines(reference), str(reference))
     name = commands.run_name(cfg, options, data["digest"])
     return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)
+
+
+def save(run: Run) -> None:
+    """Note in the run's folder what it is, for :func:`load`."""
+    settings = {"cfg": run.cfg, "data": run.data, "options": run.options}
+    write_atomically(
+        run.folder / SETTINGS, json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def load(folder: Path) -> Run:
+    """A trained run from its folder, ``work/runs/<pair>/<variant>/<seed>``, wherever that is now.
+
+    Raises:
+        RunError: if it is no run's folder, or not trained, or its data is gone.
+    """
+    folder = folder.resolve()
+    try:
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise RunError(
+            f"{folder} is no run's folder, which holds {SETTINGS}: give one of "
+            "work/runs/<pair>/<variant>/<seed>-<digest>; a run of an older version gets the file "
+            "when its command is given again"
+        ) from None
+    run = Run(**settings, folder=folder)
+    work = folder.parents[3]
+    data = work / "data" / run.cfg["pair"]["name"] / Path(run.data["data"]).name
+    if not data.is_dir():
+        raise RunError(f"{folder}: its prepared data {data} is gone: run the same command again")
+    run.data["data"] = str(data)
+    if not run.checkpoint.exists():
+        raise RunError(f"{folder} has no {run.checkpoint.name} yet: train it first")
+    return run

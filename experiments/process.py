@@ -147,10 +147,14 @@ def explain(error: OSError) -> str:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by a file with ``text``; a kill leaves the old one or the new one."""
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    with partial.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from .commands import RunError
 from .evaluate import score
-from .plan import Run, open_run
+from .plan import Run, open_run, save
 from .process import exclusive, explain
 from .train import Progress, train
 
@@ -33,6 +33,7 @@ def execute(run: Run, progress: Progress | None = None, say: Callable[..., None]
     say(f"run: {run.name}")
     waiting = "another process has this run: waiting for it"
     with exclusive(run.folder / "lock", lambda: say(waiting), run.stop) as lock:
+        save(run)
         summary = train(run, lock, progress, say)
         return score(run, summary, say)
 

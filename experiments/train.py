@@ -25,7 +25,13 @@ def train(
     """Train to the end, from the last checkpoint if there is one; return the log's summary."""
     done = run.folder / "trained.json"
     argv, shown = (
-        commands.train_argv(run.options, run.data["data"], checkpoints, run.langs)
+        commands.train_argv(
+            run.options,
+            run.data["data"],
+            checkpoints,
+            run.langs,
+            run.cfg["runtime"]["keep_checkpoints"],
+        )
         # Pasted, the command must not train on in the run's own folder.
         for checkpoints in (str(run.folder / "checkpoints"), "checkpoints")
     )

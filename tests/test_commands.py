@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from experiments import commands
 from experiments.commands import RunError
-from experiments.decode import in_order
+from experiments.decode import best_of, in_order, n_best
 from experiments.training_log import parse_line, summarise
 from qknorm_mt.config import QKNormTransformerConfig, validate
 
@@ -208,7 +208,10 @@ def test_a_run_is_named_by_what_it_is() -> None:
 
 def test_hypotheses_come_back_in_the_order_of_the_input() -> None:
     output = "S-1\tx\nH-1\t-0.5\tb \nD-1\t-0.5\tb\nH-0\t-1.0\ta\u2028c\nP-0\t-1\nH-2\t-1\t\n"
-    assert in_order(output, 3) == ["a\u2028c", "b ", ""]
+    output += "H-1\t-0.75\tsecond best\n"
+    beams = in_order(output, 3)
+    assert best_of(beams) == ["a\u2028c", "b ", ""]
+    assert list(n_best(beams))[1:3] == ["2\t1\t-0.5000\tb ", "2\t2\t-0.7500\tsecond best"]
     with pytest.raises(RunError, match=r"no hypothesis for sentences \[3\] of 4"):
         in_order(output, 4)
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from experiments.commands import RunError
-from experiments.evaluate import references
-from experiments.plan import Run
 from experiments.process import exclusive, run_module, write_atomically
 from experiments.provenance import parameters
+from experiments.references import references
 from experiments.train import begin_segment, repair_checkpoints
 from experiments.training_log import is_finished
 
@@ -137,9 +136,10 @@ def test_shared_embeddings_count_once(tmp_path: Path) -> None:
 
 
 def test_the_plain_reference_is_the_users_own_text_where_it_came_raw(tmp_path: Path) -> None:
-    cfg = {"pair": {"source_lang": "gl", "target_lang": "en"}}
-    run = Run(cfg, {"data": str(tmp_path)}, {}, tmp_path)
     (tmp_path / "reference.dev.en").write_text("It &apos;s &quot; so &quot; .\n\n")
-    assert references(run, "dev") == (["It &apos;s &quot; so &quot; .", ""], ['It\'s "so".', ""])
+    assert references(tmp_path, "dev", "en") == (
+        ["It &apos;s &quot; so &quot; .", ""],
+        ['It\'s "so".', ""],
+    )
     (tmp_path / "plain.dev.en").write_text("It\u2019s \u201cso\u201d.\n\n")
-    assert references(run, "dev")[1] == ["It\u2019s \u201cso\u201d.", ""]
+    assert references(tmp_path, "dev", "en")[1] == ["It\u2019s \u201cso\u201d.", ""]

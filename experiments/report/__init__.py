@@ -1,0 +1,1 @@
+"""Tables, figures and page of the scored runs, from results/ alone."""

@@ -1,0 +1,349 @@
+"""The report's tables: each a list of columns and of lines, whose cells know their runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..stats import Interval, OnTestSet, OverSeeds, holm, on_test_set, over_seeds, p_by_seed
+from .groups import BASELINE, QKNORM, Arm, Group, Row, attention_name, condition_of, sort_key
+from .paper import BASELINE as PAPER_BASELINE
+from .paper import PAIRS, Figure, Paper
+from .paper import QKNORM as PAPER_QKNORM
+
+LEVEL = 0.05
+NOTHING = "–"
+NOT_VERIFIED = "not verified"
+
+ReadStats = Callable[[Row], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a place of a table.
+
+    Attributes:
+        text: as it is shown.
+        runs: names of the runs it comes from.
+        source: of a published figure.
+    """
+
+    text: str
+    runs: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass
+class Table:
+    """A table; ``lines`` hold a cell for each column."""
+
+    name: str
+    title: str
+    columns: list[str]
+    lines: list[list[Cell]] = field(default_factory=list)
+
+    def frame(self) -> pd.DataFrame:
+        texts = [[cell.text for cell in line] for line in self.lines]
+        return pd.DataFrame(texts, columns=self.columns)
+
+
+def linked(words: str, runs: tuple[str, ...]) -> Cell:
+    """A number with its runs; words without one have nothing to link."""
+    return Cell(words, runs if any(c.isdigit() for c in words) else ())
+
+
+def text(value: object) -> Cell:
+    return Cell(str(value))
+
+
+def published(figure: Figure | None) -> Cell:
+    if figure is None:
+        return Cell(NOTHING)
+    if figure.score is None:
+        return Cell(NOT_VERIFIED, source=figure.source)
+    return Cell(f"{figure.score:.2f}", source=f"{figure.source}; {figure.verified}")
+
+
+def interval(ends: Interval | None) -> str:
+    return f"[{ends[0]:+.2f}, {ends[1]:+.2f}]" if ends else "one seed"
+
+
+def p_value(p: float | None) -> str:
+    if p is None:
+        return NOTHING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def names_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    return tuple(row["run"] for row in rows)
+
+
+def mean_of(arm: Arm | None, metric: str = "bleu_tok", split: str = "test") -> Cell:
+    """Mean over seeds, with their standard deviation if there are several."""
+    if arm is None:
+        return Cell(NOTHING)
+    found = over_seeds(arm.scores(metric, split))
+    spread = "" if found.deviation is None else f" ± {found.deviation:.2f}"
+    return Cell(f"{found.mean:.2f}{spread}", names_of(arm.rows.values()))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One arm against another, over the seeds that both have.
+
+    Attributes:
+        runs: those it comes from.
+        mean: in BLEU.
+        test: the test set's uncertainty.
+        seeds: of the differences, seed by seed.
+        p_seeds: of the paired t-test.
+    """
+
+    runs: tuple[str, ...]
+    mean: float
+    test: OnTestSet
+    seeds: OverSeeds
+    p_seeds: float | None
+
+
+@functools.cache
+def difference(baseline: Arm | None, system: Arm | None, read: ReadStats) -> Difference | None:
+    if baseline is None or system is None:
+        return None
+    seeds = [seed for seed in baseline.rows if seed in system.rows]
+    if not seeds:
+        return None
+    sides = [[arm.rows[seed] for seed in seeds] for arm in (baseline, system)]
+    scores = [[row["scores"]["test"]["bleu_tok"]["score"] for row in side] for side in sides]
+    differences = over_seeds([b - a for a, b in zip(*scores, strict=True)])
+    return Difference(
+        names_of([*sides[0], *sides[1]]),
+        differences.mean,
+        on_test_set(*([read(row) for row in side] for side in sides)),
+        differences,
+        p_by_seed(*scores),
+    )
+
+
+def adjusted(found: Sequence[Difference | None], groups: Sequence[Group]) -> list[tuple[Any, Any]]:
+    """Holm's p-values, of the test set and of seeds, over the pairs of one recipe and condition."""
+    result: list[tuple[Any, Any]] = [(None, None)] * len(found)
+    families: dict[tuple[str, str, str], list[int]] = {}
+    for i, group in enumerate(groups):
+        families.setdefault(group.label[1:], []).append(i)
+    for places in families.values():
+        there = [i for i in places if found[i] is not None]
+        test = dict(zip(there, holm([found[i].test.p_randomisation for i in there]), strict=True))  # type: ignore[union-attr]
+        tried = [i for i in there if found[i].p_seeds is not None]  # type: ignore[union-attr]
+        seeds = dict(zip(tried, holm([found[i].p_seeds for i in tried]), strict=True))  # type: ignore[union-attr, misc]
+        for i in there:
+            result[i] = test[i], seeds.get(i)
+    return result
+
+
+def main_table(groups: Sequence[Group], paper: Paper, read: ReadStats) -> Table:
+    """Ours beside the paper's: baseline and QKNorm of every pair, recipe and condition."""
+    table = Table(
+        "main",
+        "QKNorm against its baseline, and against the paper",
+        [
+            *("pair", "recipe", "condition", "prep", "seeds", "baseline", "QKNorm", "difference"),
+            *("test set: 95%", "p (Holm)", "seeds: 95%", "p of seeds (Holm)"),
+            *("paper baseline", "paper QKNorm", "paper difference", "QKNorm - paper"),
+        ],
+    )
+    arms = [(group.arms.get(BASELINE), group.arms.get(QKNORM)) for group in groups]
+    shown = [i for i, pair in enumerate(arms) if any(pair)]
+    groups, arms = [groups[i] for i in shown], [arms[i] for i in shown]
+    found = [difference(*pair, read) for pair in arms]
+    p_values = adjusted(found, groups)
+    for pair in (*PAIRS, *sorted({group.pair for group in groups} - set(PAIRS))):
+        places = [i for i, group in enumerate(groups) if group.pair == pair]
+        for i in places:
+            ours = ours_cells(groups[i], arms[i], found[i], p_values[i])
+            table.lines.append([*ours, *paper_cells(paper, groups[i], arms[i][1])])
+        if not places:
+            empty = Group(pair, NOTHING, NOTHING, NOTHING)
+            ours = ours_cells(empty, (None, None), None, (None, None))
+            table.lines.append([*ours, *paper_cells(paper, empty, None)])
+    table.lines.append(mean_line(groups, found, paper))
+    return table
+
+
+def ours_cells(
+    group: Group,
+    arms: tuple[Arm | None, Arm | None],
+    found: Difference | None,
+    p: tuple[float | None, float | None],
+) -> list[Cell]:
+    baseline, system = arms
+    seeds = "/".join(dict.fromkeys(str(len(arm.rows)) if arm else "0" for arm in arms))
+    cells = [text(group.pair), text(group.recipe), text(group.condition), text(group.prep)]
+    cells += [text(seeds), mean_of(baseline), mean_of(system)]
+    if found is None:
+        return cells + [Cell(NOTHING)] * 5
+    mark = "*" if p[0] is not None and p[0] < LEVEL else ""
+    mark += "†" if p[1] is not None and p[1] < LEVEL else ""
+    return [
+        *cells,
+        Cell(f"{found.mean:+.2f}{mark}", found.runs),
+        linked(interval(found.test.interval), found.runs),
+        linked(p_value(p[0]), found.runs),
+        linked(interval(found.seeds.interval), found.runs),
+        linked(p_value(p[1]), found.runs),
+    ]
+
+
+def comparable(group: Group) -> bool:
+    """Whether scores may be set against published ones: published sizes, published text."""
+    return group.condition == "full"
+
+
+def paper_cells(paper: Paper, group: Group, system: Arm | None) -> list[Cell]:
+    figures = [paper.figures[name].get(group.pair) for name in (PAPER_BASELINE, PAPER_QKNORM)]
+    scores = [figure.score if figure else None for figure in figures]
+    cells = [published(figure) for figure in figures]
+    if None in scores:
+        cells.append(Cell(NOTHING if None in figures else NOT_VERIFIED))
+    else:
+        cells.append(Cell(f"{scores[1] - scores[0]:+.2f}", source=figures[1].source))  # type: ignore
+    if system is None or scores[1] is None:
+        return [*cells, Cell(NOTHING)]
+    if not comparable(group):
+        return [*cells, Cell("not comparable")]
+    ours = over_seeds(system.scores()).mean
+    return [*cells, Cell(f"{ours - scores[1]:+.2f}", names_of(system.rows.values()))]
+
+
+def mean_line(
+    groups: Sequence[Group], found: Sequence[Difference | None], paper: Paper
+) -> list[Cell]:
+    """The mean over the five pairs, where one recipe and condition has them all; the claim."""
+    cells = [text("mean of five")] + [Cell(NOTHING)] * 15
+    by_label: dict[tuple[str, str, str], dict[str, Difference]] = {}
+    for group, one in zip(groups, found, strict=True):
+        if one is not None and group.pair in PAIRS:
+            by_label.setdefault(group.label[1:], {})[group.pair] = one
+    for label, pairs in by_label.items():
+        if len(pairs) == len(PAIRS):
+            mean = sum(one.mean for one in pairs.values()) / len(PAIRS)
+            runs = tuple(run for one in pairs.values() for run in one.runs)
+            cells[1:4] = map(text, label)
+            cells[7] = Cell(f"{mean:+.2f}", runs)
+    claim = paper.mean_difference
+    cells[14] = Cell(f"{claim.score:+.3f}", source=f"{claim.source}; {claim.verified}")
+    return cells
+
+
+def system_of(row: Row) -> str:
+    """The earlier paper's name of a system (Nguyen & Salazar 2019, table 3)."""
+    options = row["options"]
+    parts = ["PreNorm" if options.get("norm_position", "pre") == "pre" else "PostNorm"]
+    parts += ["FixNorm"] if options.get("fix_norm") else []
+    parts += ["ScaleNorm" if options.get("norm", "layer") == "scale" else "LayerNorm"]
+    return " + ".join(parts)
+
+
+def baselines_table(groups: Sequence[Group], paper: Paper) -> Table:
+    """The systems of the earlier paper and QKNorm, pair by pair: ours and published."""
+    table = Table(
+        "baselines",
+        "The earlier paper's systems and QKNorm",
+        [
+            "system",
+            "recipe",
+            "condition",
+            *(f"{p} {of}" for p in PAIRS for of in ("ours", "paper")),
+        ],
+    )
+    systems = [name for name in paper.figures if name not in (PAPER_BASELINE, PAPER_QKNORM)]
+    for name in (*systems, PAPER_QKNORM):
+        arms: dict[tuple[str, str], dict[str, Arm]] = {}
+        for group in groups:
+            for arm_name, arm in group.arms.items():
+                own = PAPER_QKNORM if arm_name == QKNORM else None
+                if arm_name == BASELINE:
+                    own = system_of(next(iter(arm.rows.values())))
+                if own == name:
+                    arms.setdefault((group.recipe, group.condition), {})[group.pair] = arm
+        for (recipe, condition), by_pair in (arms or {(NOTHING, NOTHING): {}}).items():
+            line = [text(name), text(recipe), text(condition)]
+            for pair in PAIRS:
+                line += [mean_of(by_pair.get(pair)), published(paper.figures[name].get(pair))]
+            table.lines.append(line)
+    return table
+
+
+def variants_table(groups: Sequence[Group], read: ReadStats) -> Table:
+    """Every kind of attention against the baseline of its group."""
+    table = Table(
+        "variants",
+        "Kinds of attention",
+        [
+            *("pair", "recipe", "condition", "attention", "seeds", "dev ppl", "dev BLEU"),
+            *("test BLEU", "difference", "test set: 95%", "p", "seeds: 95%", "p of seeds"),
+        ],
+    )
+    for group in groups:
+        for name, arm in group.arms.items():
+            rows = list(arm.rows.values())
+            perplexity = over_seeds([row["dev_ppl"] for row in rows]).mean
+            line = [text(v) for v in (group.pair, group.recipe, group.condition, name, len(rows))]
+            line += [
+                Cell(f"{perplexity:.2f}", names_of(rows)),
+                mean_of(arm, split="dev"),
+                mean_of(arm),
+            ]
+            found = None if name == BASELINE else difference(group.arms.get(BASELINE), arm, read)
+            if found is None:
+                line += [Cell(NOTHING)] * 5
+            else:
+                line += [
+                    linked(f"{found.mean:+.2f}", found.runs),
+                    linked(interval(found.test.interval), found.runs),
+                    linked(p_value(found.test.p_randomisation), found.runs),
+                    linked(interval(found.seeds.interval), found.runs),
+                    linked(p_value(found.p_seeds), found.runs),
+                ]
+            table.lines.append(line)
+    return table
+
+
+METRICS = {
+    "BLEU": "bleu_tok",
+    "detok BLEU": "bleu_detok",
+    "sacreBLEU": "bleu",
+    "chrF2": "chrf",
+    "TER": "ter",
+}
+
+
+def runs_table(rows: Sequence[Row]) -> Table:
+    """One line a run: every score, speed and cost."""
+    table = Table(
+        "runs",
+        "Runs",
+        [
+            *("pair", "attention", "recipe", "condition", "prep", "seed", "run", "beam"),
+            *("parameters", "updates", "dev ppl", "dev BLEU", *(f"test {m}" for m in METRICS)),
+            *("words/s", "minutes"),
+        ],
+    )
+    for row in sorted(rows, key=sort_key):
+        test, training, decode = row["scores"]["test"], row["training"], row["decode"]
+        values = [
+            *(row["pair"], attention_name(row), row["recipe"], condition_of(row)),
+            *(row["prep"]["name"], row["seed"], row["run"].rsplit("-", 1)[1]),
+            *(f"{decode['beam']}, lenpen {decode['lenpen']}", f"{row['parameters'] / 1e6:.2f}M"),
+            *(training["updates"], f"{row['dev_ppl']:.2f}"),
+            f"{row['scores']['dev']['bleu_tok']['score']:.2f}",
+            *(f"{test[metric]['score']:.2f}" for metric in METRICS.values()),
+            *(training["words_per_second"], f"{training['train_seconds'] / 60:.1f}"),
+        ]
+        table.lines.append([Cell(str(value), (row["run"],)) for value in values])
+    return table

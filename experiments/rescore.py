@@ -1,0 +1,108 @@
+"""Every score of the ledger again, from the stored hypotheses and the references that you have.
+
+    python -m experiments.rescore                    # compare; exit code 1 if anything differs
+    python -m experiments.rescore --work work --results results
+    python -m experiments.rescore --write            # put the new scores into the ledger
+
+References are those of prepared sets under work/data/, found by their checksum, so that a row is
+never scored against another text than it was. Rows without any are named.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from .collect import put_hypotheses, put_row, read_rows
+from .command_line import catch, parser_of
+from .commands import RunError
+from .lines import read_lines
+from .references import find_prepared, references, score_lines, target_lang
+
+SPLITS = ("dev", "test")
+
+
+def rescored(results: Path, work: Path, row: dict[str, Any]) -> dict[str, Any] | None:
+    """The row with its scores computed anew; None without its references.
+
+    Raises:
+        RunError: naming the hypotheses that are missing or cannot be scored.
+    """
+    lang = target_lang(row)
+    new = {**row, "scores": {}}
+    for split in SPLITS:
+        data = find_prepared(work, row, split)
+        if data is None:
+            return None
+        path = results / row["hypotheses"][split]
+        try:
+            scored = score_lines(read_lines(path), references(data, split, lang), lang)
+        except RunError as error:
+            raise RunError(f"{path}: {error}") from None
+        new["scores"][split] = scored["scores"]
+    return new
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """What is not as it was, score or signature, in words."""
+    for split in SPLITS:
+        before, after = old["scores"][split], new["scores"][split]
+        for name in sorted({*before, *after}):
+            was, now = before.get(name), after.get(name)
+            if was != now:
+                yield f"{split} {name}: {shown(was)}, now {shown(now)}"
+
+
+def shown(score: dict[str, Any] | None) -> str:
+    return f"{score['score']:.2f} ({score['signature']})" if score else "not there"
+
+
+def write(results: Path, work: Path, row: dict[str, Any]) -> None:
+    for split in SPLITS:
+        data = find_prepared(work, row, split)
+        assert data is not None
+        reference, _ = references(data, split, target_lang(row))
+        hypotheses = read_lines(results / row["hypotheses"][split])
+        put_hypotheses(results, row, split, hypotheses, reference)
+    put_row(results, row)
+
+
+@catch
+def main(argv: list[str] | None = None) -> int:
+    parser = parser_of("rescore", __doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="(%(default)s)")
+    parser.add_argument(
+        "--work", type=Path, default=Path("work"), help="where prepared sets are (%(default)s)"
+    )
+    parser.add_argument("--write", action="store_true", help="put new scores into the ledger")
+    args = parser.parse_args(argv)
+    rows = read_rows(args.results)
+    if not rows:
+        raise RunError(f"no runs in {args.results}: nothing to score")
+    different = missing = 0
+    for row in tqdm(rows, desc="rescore", unit="run", disable=None):
+        new = rescored(args.results, args.work, row)
+        if new is None:
+            missing += 1
+            tqdm.write(f"{row['run']}: no prepared set under {args.work} has its references")
+            continue
+        found = list(differences(row, new))
+        different += bool(found)
+        tqdm.write(f"{row['run']}: {'differs' if found else 'as it was'}")
+        for line in found:
+            tqdm.write(f"  {line}")
+        if args.write:
+            write(args.results, args.work, new)
+    print(
+        f"{len(rows)} rows: {len(rows) - different - missing} as they were, {different} "
+        f"{'renewed' if args.write else 'differ'}, {missing} without references"
+    )
+    return int(missing > 0 or (different > 0 and not args.write))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
