@@ -17,6 +17,7 @@ PLUGIN = [
 ]
 EXPERIMENTS = [
     "filelock",
+    "jinja2",
     "matplotlib",
     "pandas",
     "pyyaml",
@@ -24,6 +25,7 @@ EXPERIMENTS = [
     "requests",
     "rich",
     "sacremoses",
+    "scipy",
     "sentencepiece",
     "subword-nmt",
     "tabulate",
@@ -33,6 +35,7 @@ EXPERIMENTS = [
 DEVELOPMENT = [
     "hypothesis",
     "mypy",
+    "playwright",  # looks at the report in Debian's chromium
     "pytest",
     "pytest-timeout",
     "pytest-xdist",

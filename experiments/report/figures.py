@@ -119,7 +119,7 @@ def draw_speed(axis: Axes, group: Group) -> bool:
         )
     axis.set_yticks(range(len(names)), names)
     axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.set_xlim(left=0)
+    axis.set_xlim(0, 1.1 * max((row["training"]["words_per_second"] for _, row in rows), default=1))
     hardware = sorted({row["training"]["hardware"] for _, row in rows})
     axis.set(xlabel="target words a second (median of a run)\n" + "\n".join(hardware))
     return bool(rows)
