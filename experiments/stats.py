@@ -60,7 +60,9 @@ class OnTestSet:
         difference: system minus baseline, in BLEU.
         interval: 95% percentile bootstrap interval of the difference.
         intervals: of each system's own score, baseline first.
-        p_bootstrap, p_randomisation: two-sided, of no difference.
+        p_randomisation: two-sided, of no difference.
+        p_bootstrap: likewise, as Moses' script has it: too small unless the difference is clear
+            (docs/evaluation.md).
     """
 
     difference: float

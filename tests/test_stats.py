@@ -124,6 +124,12 @@ def test_stored_statistics_are_tested_as_the_text_is(data_dir: Path) -> None:
         assert stats.p_value(sides, kind) == test()[1]["BLEU"][1].p_value
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for made-up systems."""
+    monkeypatch.setattr(stats, "RESAMPLES", 1000)
+
+
 def some(seed: int, quality: float, sentences: int = 150) -> np.ndarray:
     """Statistics of a made-up system."""
     rng = np.random.default_rng(seed)
@@ -133,6 +139,7 @@ def some(seed: int, quality: float, sentences: int = 150) -> np.ndarray:
     return np.column_stack([length, length, matches, totals])
 
 
+@pytest.mark.usefixtures("quick")
 def test_equal_systems_do_not_differ_and_the_order_is_a_sign() -> None:
     one, other = some(1, 0.6), some(2, 0.7)
     same = stats.on_test_set([one], [one])
@@ -143,6 +150,7 @@ def test_equal_systems_do_not_differ_and_the_order_is_a_sign() -> None:
     assert there.interval == pytest.approx([-end for end in reversed(back.interval)])
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("differing", "least"), [(1, 1.0), (2, 0.5), (5, 1 / 16)])
 def test_a_few_sentences_are_no_evidence(differing: int, least: float) -> None:
     one, better = some(1, 0.6), some(1, 0.6)
@@ -152,6 +160,7 @@ def test_a_few_sentences_are_no_evidence(differing: int, least: float) -> None:
     assert found.p_randomisation == pytest.approx(least, abs=0.01)
 
 
+@pytest.mark.usefixtures("quick")
 def test_seeds_are_averaged_and_drawn_together() -> None:
     one, other = some(1, 0.6), some(2, 0.7)
     single, twice = stats.on_test_set([one], [other]), stats.on_test_set([one] * 2, [other] * 2)
@@ -163,6 +172,7 @@ def test_seeds_are_averaged_and_drawn_together() -> None:
         stats.on_test_set([one], [other[1:]])
 
 
+@pytest.mark.usefixtures("quick")
 def test_results_do_not_hang_on_global_random_state() -> None:
     sides = [some(1, 0.6)], [some(2, 0.62)]
     np.random.seed(1)

@@ -24,16 +24,7 @@ FILES = {  # gl-en is as the pair's own file says
 
 CASES = [
     *(pytest.param(pair, "paper", id=f"{pair}-paper") for pair in FILES),
-    # By today's habits here those written from right to left; the others are slow's.
-    *(
-        pytest.param(
-            pair,
-            "modern",
-            id=f"{pair}-modern",
-            marks=() if pair in ("ar-en", "en-he") else pytest.mark.slow,
-        )
-        for pair in FILES
-    ),
+    *(pytest.param(p, "modern", id=f"{p}-modern", marks=pytest.mark.slow) for p in FILES),
 ]
 
 
