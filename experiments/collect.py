@@ -8,6 +8,7 @@ on, are not.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,15 @@ from .commands import RunError
 from .lines import read_lines, to_text
 from .process import write_atomically
 from .score import sentence_stats
+from .stats import bleu_of
 
 LEDGER = "runs.jsonl"
+MEND = "`python -m experiments.rescore --write` makes it anew"
+COLUMNS = (
+    *("run", "pair", "attn", "recipe", "condition", "changed", "seed", "options", "decode"),
+    *("data", "text", "prep", "training", "dev_ppl", "best_update", "parameters", "g"),
+    *("decode_seconds", "scores", "references", "hypotheses"),
+)
 STATS_HEADER = (
     *("hyp_len", "ref_len"),
     *(f"match_{n}" for n in range(1, 5)),
@@ -31,7 +39,7 @@ def read_rows(results: Path) -> list[dict[str, Any]]:
     """Rows of the ledger, oldest first; none if there is no ledger yet.
 
     Raises:
-        RunError: naming the line that is no JSON.
+        RunError: naming the line that is no JSON, or no row of this version.
     """
     ledger = results / LEDGER
     if not ledger.exists():
@@ -41,11 +49,18 @@ def read_rows(results: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError as error:
             raise RunError(
                 f"{ledger}, line {number}: not JSON ({error}): mend it by hand"
             ) from None
+        lacking = [name for name in COLUMNS if not isinstance(row, dict) or name not in row]
+        if lacking:
+            raise RunError(
+                f"{ledger}, line {number}: no row of this version (it lacks {', '.join(lacking)}): "
+                "give the run's command again, which renews its row, or take the line out"
+            )
+        rows.append(row)
     return rows
 
 
@@ -71,26 +86,37 @@ def put_hypotheses(
         write_atomically(stats_path(path), to_text("\t".join(map(str, line)) for line in table))
 
 
-def read_stats(results: Path, row: dict[str, Any]) -> np.ndarray:
+def read_stats(results: Path, row: Mapping[str, Any]) -> np.ndarray:
     """``(sentences, 10)``, as :func:`score.sentence_stats`, of the test set.
 
     Raises:
         RunError: if the file is missing or broken.
     """
     path = stats_path(results / row["hypotheses"]["test"])
-    header, *lines = read_lines(path) or [""]
+    try:
+        header, *lines = read_lines(path) or [""]
+    except RunError as error:
+        raise RunError(f"{error}: {MEND}") from None
     try:
         stats = np.array([line.split("\t") for line in lines], dtype=np.int64)
     except ValueError:
         stats = np.empty((0, 0), dtype=np.int64)
     expected = (row["data"]["lines"]["test"], len(STATS_HEADER))
     if header != "\t".join(STATS_HEADER) or stats.shape != expected:
-        raise RunError(f"{path} is broken: `python -m experiments.rescore --write` makes it anew")
+        raise RunError(f"{path} is broken: {MEND}")
+    score = row["scores"]["test"]["bleu_tok"]["score"]
+    if round(bleu_of(stats), 2) != score:
+        raise RunError(f"{path} does not belong to the row's BLEU of {score}: {MEND}")
     return stats
 
 
 def stats_path(hypotheses: Path) -> Path:
     return hypotheses.with_name(hypotheses.name + ".bleu.tsv")
+
+
+def ledger_name(row: Mapping[str, Any]) -> str:
+    """A run and its decoding: unique in the ledger."""
+    return f"{row['run']}/{Path(row['hypotheses']['test']).parent.name}"
 
 
 def key(row: dict[str, Any]) -> tuple[str, str]:

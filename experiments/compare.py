@@ -13,10 +13,9 @@ word frequency.
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from . import buckets
-from .collect import LEDGER, read_rows
+from .collect import LEDGER, ledger_name, read_rows
 from .command_line import catch, parser_of
-from .commands import RunError, digest_of
+from .commands import RunError
 from .lines import read_lines
 from .process import write_atomically
-from .references import find_prepared, target_lang
+from .references import content_digest, find_prepared, manifests, target_lang
 from .score import check_text, make_metric, sentence_stats, signature, text_digest
 from .sections import Chart, Example, Figure, Section, page, text
 from .stats import RESAMPLES, OnTestSet, on_test_set
@@ -60,12 +59,6 @@ class Texts:
     reference: list[str]
     training: Mapping[str, int] | None
     note: str
-
-
-def ledger_name(row: Row) -> str:
-    """A run and its decoding: unique in the ledger."""
-    folder = Path(row["hypotheses"]["test"]).parent
-    return f"{row['run']}/{folder.name}" if folder.name else row["run"]
 
 
 def find_row(name: str, results: Path) -> Row:
@@ -177,20 +170,6 @@ def training_text(work: Path, row: Row) -> Path | None:
                 if content_digest(cleaned) == prepared["inputs"].get("clean") and path.is_file():
                     return path
     return None
-
-
-def manifests(root: Path, stage: str) -> Iterable[dict[str, Any]]:
-    """Of a pair's finished stages of one kind: what they hold, and the name of their folder."""
-    for path in sorted(root.glob(f"{stage}-*/manifest.json")):
-        try:
-            yield {**json.loads(path.read_text(encoding="utf-8")), "folder": path.parent.name}
-        except ValueError as error:
-            raise RunError(f"{path}: not JSON ({error})") from None
-
-
-def content_digest(manifest: Mapping[str, Any]) -> str:
-    """As data_prep's stages have it: equal contents, equal digest."""
-    return digest_of({name: file["sha256"] for name, file in manifest["files"].items()})
 
 
 def sections(systems: tuple[System, System], texts: Texts, top: int) -> list[Section]:

@@ -105,6 +105,8 @@ def search_options(run: Run, args: Namespace) -> dict[str, Any]:
     """The run's own decoding with what was given on the command line."""
     given = {name: getattr(args, name) for name in ("beam", "lenpen", "nbest")}
     options = {**run.cfg["decode"], **{name: v for name, v in given.items() if v is not None}}
+    if options["beam"] < 1:
+        raise RunError(f"--beam {options['beam']} is not allowed: legal is at least 1")
     if not 1 <= options.get("nbest", 1) <= options["beam"]:
         raise RunError(f"--nbest {options['nbest']} is not allowed: legal is 1 to the beam")
     return options

@@ -13,9 +13,7 @@ from .decode import best_of, decode
 from .lines import read_lines, to_text
 from .plan import Run
 from .process import write_atomically
-from .references import references, score_lines
-
-SPLITS = ("dev", "test")
+from .references import SPLITS, references, score_lines
 
 
 def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
@@ -25,7 +23,7 @@ def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[s
     stored = folder / "row.json"
     results = Path(run.cfg["paths"]["results"])
     row = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-    if "references" in row:  # older versions had none
+    if set(collect.COLUMNS) <= set(row):  # older versions had fewer
         say(f"scored already: {stored}")
     else:
         folder.mkdir(exist_ok=True)
@@ -69,6 +67,7 @@ def make_row(
         "attn": run.cfg["attn"]["name"],
         "recipe": run.cfg["recipe"]["name"],
         "condition": run.cfg["recipe"]["condition"],
+        "changed": run.changed,
         "seed": run.cfg["seed"],
         "options": run.options,
         "decode": run.cfg["decode"],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from . import commands
+from .changes import changed
 from .commands import RunError
 from .lines import read_lines
 from .process import check_libraries, read_module, write_atomically
@@ -26,6 +27,7 @@ class Run:
         data: what ``data_prep`` reports of the prepared set.
         options: ``fairseq-train`` options.
         folder: the run's own folder.
+        changed: settings that its recipe has otherwise (see :mod:`experiments.changes`).
         stop: set it to end the run's processes; the run can be gone on with later.
     """
 
@@ -33,6 +35,7 @@ class Run:
     data: dict[str, Any]
     options: dict[str, Any]
     folder: Path
+    changed: dict[str, Any] = field(default_factory=dict)
     stop: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -71,19 +74,21 @@ def open_run(cfg: dict[str, Any]) -> Run:
         reference = Path(data["data"]) / f"reference.{split}.{cfg['pair']['target_lang']}"
         check_reference(read_lines(reference), str(reference))
     name = commands.run_name(cfg, options, data["digest"])
-    return Run(cfg, data, options, Path(cfg["paths"]["work"]) / "runs" / name)
+    folder = Path(cfg["paths"]["work"]) / "runs" / name
+    return Run(cfg, data, options, folder, changed(cfg, options, data))
 
 
 def save(run: Run) -> None:
     """Note in the run's folder what it is, for :func:`load`."""
-    settings = {"cfg": run.cfg, "data": run.data, "options": run.options}
+    settings = {"cfg": run.cfg, "data": run.data, "options": run.options, "changed": run.changed}
     write_atomically(
         run.folder / SETTINGS, json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
     )
 
 
 def load(folder: Path) -> Run:
-    """A trained run from its folder, ``work/runs/<pair>/<variant>/<seed>``, wherever that is now.
+    """A trained run from its folder, ``work/runs/<pair>/<variant>/<seed>``; ``work`` may have been
+    moved since.
 
     Raises:
         RunError: if it is no run's folder, or not trained, or its data is gone.
@@ -91,14 +96,13 @@ def load(folder: Path) -> Run:
     folder = folder.resolve()
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        run, work = Run(**settings, folder=folder), folder.parents[3]
+    except (OSError, ValueError, TypeError, IndexError):
         raise RunError(
             f"{folder} is no run's folder, which holds {SETTINGS}: give one of "
             "work/runs/<pair>/<variant>/<seed>-<digest>; a run of an older version gets the file "
             "when its command is given again"
         ) from None
-    run = Run(**settings, folder=folder)
-    work = folder.parents[3]
     data = work / "data" / run.cfg["pair"]["name"] / Path(run.data["data"]).name
     if not data.is_dir():
         raise RunError(f"{folder}: its prepared data {data} is gone: run the same command again")

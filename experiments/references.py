@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .commands import RunError, digest_of
 from .lines import read_lines, to_lines, to_text
 from .process import read_module
 from .score import scores, text_digest
+
+SPLITS = ("dev", "test")
 
 
 def references(data: Path, split: str, lang: str) -> tuple[list[str], list[str]]:
@@ -23,12 +27,30 @@ def references(data: Path, split: str, lang: str) -> tuple[list[str], list[str]]
 
 
 def find_prepared(work: Path, row: Mapping[str, Any], split: str = "test") -> Path | None:
-    """The prepared set under ``work`` that has the very reference a row was scored against."""
-    name = f"reference.{split}.{target_lang(row)}"
-    for reference in sorted((work / "data" / row["pair"]).glob(f"binarised-*/{name}")):
-        if text_digest(read_lines(reference)) == row["references"][split]:
-            return reference.parent
-    return None
+    """The prepared set under ``work`` that has the very reference a row was scored against; if
+    there are several, the row's own."""
+    root, name = work / "data" / row["pair"], f"reference.{split}.{target_lang(row)}"
+    found = {
+        content_digest(manifest): root / manifest["folder"]
+        for manifest in manifests(root, "binarised")
+        if (root / manifest["folder"] / name).exists()
+        and text_digest(read_lines(root / manifest["folder"] / name)) == row["references"][split]
+    }
+    return found.get(row["data"]["digest"], next(iter(found.values()), None))
+
+
+def manifests(root: Path, stage: str) -> Iterable[dict[str, Any]]:
+    """Of a pair's finished stages of one kind: what they hold, and the name of their folder."""
+    for path in sorted(root.glob(f"{stage}-*/manifest.json")):
+        try:
+            yield {**json.loads(path.read_text(encoding="utf-8")), "folder": path.parent.name}
+        except ValueError as error:
+            raise RunError(f"{path}: not JSON ({error})") from None
+
+
+def content_digest(manifest: Mapping[str, Any]) -> str:
+    """As data_prep's stages have it: equal contents, equal digest."""
+    return digest_of({name: file["sha256"] for name, file in manifest["files"].items()})
 
 
 def target_lang(row: Mapping[str, Any]) -> str:

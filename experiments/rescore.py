@@ -11,19 +11,21 @@ never scored against another text than it was. Rows without any are named.
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from .collect import put_hypotheses, put_row, read_rows
+from .collect import put_hypotheses, put_row, read_rows, read_stats
 from .command_line import catch, parser_of
 from .commands import RunError
 from .lines import read_lines
-from .references import find_prepared, references, score_lines, target_lang
+from .references import SPLITS, find_prepared, references, score_lines, target_lang
 
-SPLITS = ("dev", "test")
+SAME, RENEWED = "as it was", "renewed"
 
 
 def rescored(results: Path, work: Path, row: dict[str, Any]) -> dict[str, Any] | None:
@@ -39,22 +41,27 @@ def rescored(results: Path, work: Path, row: dict[str, Any]) -> dict[str, Any] |
         if data is None:
             return None
         path = results / row["hypotheses"][split]
+        hypotheses = read_lines(path)
         try:
-            scored = score_lines(read_lines(path), references(data, split, lang), lang)
+            scored = score_lines(hypotheses, references(data, split, lang), lang)
         except RunError as error:
             raise RunError(f"{path}: {error}") from None
         new["scores"][split] = scored["scores"]
     return new
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """What is not as it was, score or signature, in words."""
+def differences(results: Path, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """What is not as it was, score or signature or sentence statistics, in words."""
     for split in SPLITS:
         before, after = old["scores"][split], new["scores"][split]
         for name in sorted({*before, *after}):
             was, now = before.get(name), after.get(name)
             if was != now:
                 yield f"{split} {name}: {shown(was)}, now {shown(now)}"
+    try:
+        read_stats(results, new)
+    except RunError as error:
+        yield f"sentence statistics: {error}"
 
 
 def shown(score: dict[str, Any] | None) -> str:
@@ -71,6 +78,20 @@ def write(results: Path, work: Path, row: dict[str, Any]) -> None:
     put_row(results, row)
 
 
+def check(args: Namespace, row: dict[str, Any]) -> tuple[str, list[str]]:
+    """What became of a row, and what there is to say of it."""
+    try:
+        new = rescored(args.results, args.work, row)
+    except RunError as error:
+        return "cannot be scored", [str(error)]
+    if new is None:
+        return "without references", [f"no prepared set under {args.work} has them"]
+    found = list(differences(args.results, row, new))
+    if found and args.write:
+        write(args.results, args.work, new)
+    return (RENEWED if args.write else "differs") if found else SAME, found
+
+
 @catch
 def main(argv: list[str] | None = None) -> int:
     parser = parser_of("rescore", __doc__)
@@ -83,25 +104,13 @@ def main(argv: list[str] | None = None) -> int:
     rows = read_rows(args.results)
     if not rows:
         raise RunError(f"no runs in {args.results}: nothing to score")
-    different = missing = 0
+    outcomes: Counter[str] = Counter()
     for row in tqdm(rows, desc="rescore", unit="run", disable=None):
-        new = rescored(args.results, args.work, row)
-        if new is None:
-            missing += 1
-            tqdm.write(f"{row['run']}: no prepared set under {args.work} has its references")
-            continue
-        found = list(differences(row, new))
-        different += bool(found)
-        tqdm.write(f"{row['run']}: {'differs' if found else 'as it was'}")
-        for line in found:
-            tqdm.write(f"  {line}")
-        if args.write:
-            write(args.results, args.work, new)
-    print(
-        f"{len(rows)} rows: {len(rows) - different - missing} as they were, {different} "
-        f"{'renewed' if args.write else 'differ'}, {missing} without references"
-    )
-    return int(missing > 0 or (different > 0 and not args.write))
+        outcome, said = check(args, row)
+        outcomes[outcome] += 1
+        tqdm.write("\n  ".join([f"{row['run']}: {outcome}", *said]))
+    print(f"{len(rows)} rows: {', '.join(f'{n} {what}' for what, n in outcomes.items())}")
+    return int(any(outcome not in (SAME, RENEWED) for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -26,11 +26,21 @@ from .commands import RunError
 TOKENISED = ("bleu_tok", "bleu_detok")
 PLAIN = ("bleu", "chrf", "ter")
 
-SUBWORD_MARK = re.compile(r"@@(?: |$)|\u2581")
-# What Moses' tokeniser escapes, escaped and plain.
-ENTITY = re.compile(r"&(?:apos|quot|amp|lt|gt|#39|#91|#93|#124);")
-UNESCAPED = re.compile(r"['\"<>\[\]|]|&(?![A-Za-z#][A-Za-z0-9]*;)")
-
+SUBWORD_MARK = re.compile(r"@@(?=\s|$)|\u2581")
+# What Moses' tokeniser escapes: plain and escaped. An ampersand that begins an entity is not plain.
+ESCAPES = {
+    re.compile(plain): re.compile(escaped)
+    for plain, escaped in (
+        ("'", "&(?:apos|#39);"),
+        ('"', "&quot;"),
+        (r"&(?![A-Za-z#][A-Za-z0-9]*;)", "&amp;"),
+        ("<", "&lt;"),
+        (">", "&gt;"),
+        (r"\[", "&#91;"),
+        (r"\]", "&#93;"),
+        (r"\|", "&#124;"),
+    )
+}
 
 SPACES = [code for code in range(0x3001) if chr(code).isspace()]  # to Python
 # Which of them are letters to the scripts, each with a stand-in from Unicode's private area.
@@ -121,14 +131,36 @@ def check_text(hypotheses: Sequence[str], references: Sequence[str]) -> None:
                 f"hypothesis {number} still holds subword marks ({mark.group().strip()!r}): undo "
                 "them first (python -m data_prep undo)"
             )
-    escaped = [escaped_share(side) for side in (hypotheses, references)]
-    if None not in escaped and abs(escaped[0] - escaped[1]) > 0.5:  # type: ignore[operator]
-        which = ("hypotheses", "references")[escaped[0] < escaped[1]]  # type: ignore[operator]
-        other = {"hypotheses": "references", "references": "hypotheses"}[which]
-        raise RunError(
-            f"the {which} have escaped entities (as &quot;) where the {other} have plain "
-            "characters, so that no quotation mark would match: unescape both, or neither"
-        )
+    check_entities(hypotheses, references)
+
+
+def check_entities(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Refuse text in which a character, or all of them together, is mostly escaped on one side and
+    mostly plain on the other.
+
+    Raises:
+        RunError: saying which side is which.
+    """
+    counts = [escapes(side) for side in (hypotheses, references)]
+    for sides in (
+        *zip(*counts, strict=True),
+        [tuple(map(sum, zip(*c, strict=True))) for c in counts],
+    ):
+        if all(map(sum, sides)):
+            hypothesis, reference = (escaped / (plain + escaped) for plain, escaped in sides)
+            if abs(hypothesis - reference) > 0.5:
+                names = ("hypotheses", "references")
+                which, other = names if hypothesis > reference else names[::-1]
+                raise RunError(
+                    f"the {which} have escaped entities (as &quot;) where the {other} have plain "
+                    "characters, so that they can never match: unescape both, or neither"
+                )
+
+
+def escapes(lines: Sequence[str]) -> list[tuple[int, ...]]:
+    """Of each character that Moses escapes, how often it stands there plain, and escaped."""
+    text = "\n".join(lines)
+    return [(len(p.findall(text)), len(e.findall(text))) for p, e in ESCAPES.items()]
 
 
 def check_reference(references: Sequence[str], name: str) -> None:
@@ -141,13 +173,6 @@ def check_reference(references: Sequence[str], name: str) -> None:
                 f"{name}, line {number}, is empty: nothing can match it; take the sentence out of "
                 "the test set, on both sides"
             )
-
-
-def escaped_share(lines: Sequence[str]) -> float | None:
-    """Of the characters that Moses escapes, the share that is escaped; None without any."""
-    escaped = sum(len(ENTITY.findall(line)) for line in lines)
-    both = escaped + sum(len(UNESCAPED.findall(line)) for line in lines)
-    return escaped / both if both else None
 
 
 def text_digest(lines: Sequence[str]) -> str:

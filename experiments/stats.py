@@ -87,8 +87,7 @@ def on_test_set(baseline: Sequence[np.ndarray], system: Sequence[np.ndarray]) ->
     joined = [np.concatenate([*side], axis=1) for side in (baseline, system)]
     drawn = resampled(joined)
     difference = drawn[1] - drawn[0]
-    metric = MeanBLEU()
-    first, second = (metric._aggregate_and_compute(side.tolist()).score for side in joined)
+    first, second = map(bleu_of, joined)
     bootstrap, randomisation = (p_value(joined, test) for test in ("bs", "ar"))
     return OnTestSet(
         difference=second - first,
@@ -114,6 +113,11 @@ def p_value(joined: Sequence[np.ndarray], test_type: str) -> float:
     result: Any = results["BLEU"][1]
     differing = int((joined[0] != joined[1]).any(axis=1).sum())
     return max(float(result.p_value), min(1.0, 2.0 ** (1 - differing)))
+
+
+def bleu_of(stats: np.ndarray) -> float:
+    """Tokenised BLEU, not rounded, from a run's sentence statistics."""
+    return float(MeanBLEU()._aggregate_and_compute(stats.tolist()).score)
 
 
 def resampled(joined: Sequence[np.ndarray]) -> np.ndarray:
@@ -166,7 +170,7 @@ def p_by_seed(baseline: Sequence[float], system: Sequence[float]) -> float | Non
     """Two-sided p of Student's paired t-test, seed by seed; None of fewer than two, or if all
     differ by the same, which leaves no variance to judge by."""
     difference = np.subtract(system, baseline)
-    if len(difference) < 2 or np.ptp(difference) == 0:
+    if len(difference) < 2 or np.ptp(difference) < 1e-6:
         return None
     return float(scipy.stats.ttest_rel(system, baseline).pvalue)
 

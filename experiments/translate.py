@@ -195,6 +195,9 @@ def main(argv: list[str] | None = None) -> int:
     run, checkpoints = ensemble(args.runs, args.checkpoint)
     if args.attention and len(checkpoints) > 1:
         raise RunError("--attention is of one model: give one RUN")
+    if args.together is not None and args.together < 1:
+        raise RunError(f"--together {args.together} is not allowed: legal is at least 1")
+    drawn = False
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(args.input.open("rb")) if args.input else sys.stdin.buffer
         together = args.together or (1 if source.isatty() else TOGETHER)
@@ -210,8 +213,9 @@ def main(argv: list[str] | None = None) -> int:
                 output.append(line + "\n")
             else:
                 print(line, flush=True)
-            if args.attention and (found.sentence, found.rank) == (1, 1):
+            if args.attention and found.source and not drawn:
                 draw(run, checkpoints[0], found, args.attention)
+                drawn = True
     if args.output:
         write_atomically(args.output, "".join(output))
     return 0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from experiments import buckets, compare, sections
+from experiments.collect import COLUMNS
 from experiments.commands import RunError, digest_of
 from experiments.lines import read_lines, to_text
 from experiments.score import make_metric, sentence_stats, text_digest
@@ -233,7 +234,9 @@ def runs(tmp_path: Path, main: Main) -> list[dict[str, Any]]:
 
 def put_ledger(rows: list[dict[str, Any]]) -> None:
     """In the working directory, which ``main`` has made a temporary one."""
-    Path("results/runs.jsonl").write_text(to_text(map(json.dumps, rows)), encoding="utf-8")
+    Path("results/runs.jsonl").write_text(
+        to_text(json.dumps(dict.fromkeys(COLUMNS) | row) for row in rows), encoding="utf-8"
+    )
 
 
 def test_two_files(main: Main) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 import yaml
 
@@ -34,7 +35,7 @@ def fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "RESAMPLES", 1000)
 
 
-def make_row(attn: str = "none", seed: int = 1, score: float = 12.34, **changes: Any) -> dict:
+def make_row(attn: str = "none", seed: int = 1, **changes: Any) -> dict:
     """A row of the ledger; ``changes`` go over its top level."""
     pair = changes.get("pair", "toy")
     recipe = changes.get("recipe", "demo")
@@ -47,6 +48,7 @@ def make_row(attn: str = "none", seed: int = 1, score: float = 12.34, **changes:
         "attn": attn,
         "recipe": recipe,
         "condition": "demo",
+        "changed": {},
         "text": "generated",
         "prep": {"name": "modern", "raw": False},
         "seed": seed,
@@ -78,7 +80,7 @@ def make_row(attn: str = "none", seed: int = 1, score: float = 12.34, **changes:
         "g": {"encoder.layers.0.self_attn": 9.9} if attn == "l2" else {},
         "decode_seconds": 1.0,
         "scores": {
-            split: {name: {"score": score, "signature": f"{name}'s"} for name in METRICS}
+            split: {name: {"score": 12.34, "signature": f"{name}'s"} for name in METRICS}
             for split in ("dev", "test")
         },
         "references": {"dev": "r" * 64, "test": "s" * 64},
@@ -88,7 +90,7 @@ def make_row(attn: str = "none", seed: int = 1, score: float = 12.34, **changes:
 
 
 def put(results: Path, row: dict, quality: float = 0.6) -> dict:
-    """Store a row, with hypotheses of which a share of words is right."""
+    """Store a row, with hypotheses of which a share of words is right, and their BLEU."""
     rng = np.random.default_rng(0)
     reference = [" ".join(f"w{i}" for i in rng.integers(50, size=9)) for _ in range(60)]
     rng = np.random.default_rng([row["seed"], len(row["attn"])])
@@ -96,8 +98,14 @@ def put(results: Path, row: dict, quality: float = 0.6) -> dict:
         " ".join(w if rng.random() < quality else "x" for w in line.split()) for line in reference
     ]
     collect.put_hypotheses(results, row, "test", hypotheses, reference)
+    score = stats.bleu_of(np.array(sentence_stats(hypotheses, reference)))
+    row["scores"]["test"]["bleu_tok"]["score"] = round(score, 2)
     collect.put_row(results, row)
     return row
+
+
+def score_of(row: dict) -> float:
+    return row["scores"]["test"]["bleu_tok"]["score"]
 
 
 def test_a_row_of_the_same_run_and_decoding_is_replaced(tmp_path: Path) -> None:
@@ -118,6 +126,13 @@ def test_a_broken_ledger_names_the_line(tmp_path: Path) -> None:
     with (tmp_path / "runs.jsonl").open("a") as file:
         file.write("\n<<<<<<< HEAD\n")
     with pytest.raises(RunError, match=r"runs.jsonl, line 3: not JSON"):
+        collect.read_rows(tmp_path)
+
+
+@pytest.mark.parametrize("row", ["{}", "[1]", '{"run": "old"}'])
+def test_a_row_of_another_version_names_what_it_lacks(row: str, tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").write_text(row + "\n")
+    with pytest.raises(RunError, match=r"line 1: no row of this version \(it lacks .*references"):
         collect.read_rows(tmp_path)
 
 
@@ -149,23 +164,40 @@ def test_the_page_is_self_contained_and_says_where_numbers_come_from(tmp_path: P
     assert "00:00:00+00:00 at commit c0ffee; resumed" in page
     assert "at commit decaf with uncommitted changes" in page
     assert page.count("<svg") == 3
+    assert "<dt>data digest</dt><dd>d</dd>" in page
     assert "lr=&lt;script&gt;" in page
     assert "lr=<script>" not in page
     assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!#|data:,)""", page)
     assert not re.search(r"url\((?!#)", page)
     for anchor in set(re.findall(r'href="#(run-[^"]+)"', page)):
-        assert f'<details id="{anchor}"><summary>{row["run"]}' in page
+        assert f'<details id="{anchor}"><summary>{row["run"]}/' in page
+
+
+def test_two_decodings_of_a_run_have_places_of_their_own(tmp_path: Path) -> None:
+    row = make_row()
+    for beam in (1, 4):
+        places = {s: f"hyps/{row['run']}/decode-{beam}/{s}.qab" for s in ("dev", "test")}
+        put(tmp_path, make_row(decode={"beam": beam, "lenpen": 1.0}, hypotheses=places))
+    build.make_report(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    anchors = re.findall(r'<details id="(run-[^"]+)"', page)
+    assert len(anchors) == len(set(anchors)) == 2
+    assert set(anchors) == set(re.findall(r'href="#(run-[^"]+)"', page))
 
 
 def test_latex_is_booktabs_and_compiles_with_plain_letters(tmp_path: Path) -> None:
     put(tmp_path, make_row())
     put(tmp_path, make_row(seed=2))
+    for seed in (1, 2):
+        put(tmp_path, make_row("l2", seed), quality=0.9)
     build.make_report(tmp_path)
     for path in (tmp_path / "tables").glob("*.tex"):
         text = path.read_text()
         assert all(rule in text for rule in ("\\toprule", "\\midrule", "\\bottomrule"))
         assert text.isascii(), [c for c in text if not c.isascii()]
-    assert r"12.34 $\pm$ 0.00" in (tmp_path / "tables" / "main.tex").read_text()
+    text = (tmp_path / "tables" / "variants.tex").read_text()
+    assert re.search(r"\d \$\\pm\$ \d", text)
+    assert "<" not in text.replace("$<$", "")
 
 
 def read_main(results: Path) -> list[dict[str, str]]:
@@ -174,49 +206,76 @@ def read_main(results: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def full(pair: str, attn: str, seed: int, score: float) -> dict:
+def full(pair: str, attn: str, seed: int) -> dict:
     """A row of the paper's recipe on published text."""
-    changes = {"pair": pair, "recipe": "paper", "condition": "full", "text": "ted_talks"}
-    return make_row(attn, seed, score, **changes)
+    own = {"pair": pair, "recipe": "paper", "condition": "full", "text": "ted_talks"}
+    return make_row(attn, seed, **own, prep={"name": "paper", "raw": False})
 
 
 def test_the_main_table_against_the_paper(tmp_path: Path) -> None:
+    scores: dict[tuple[str, str], list[float]] = {}
     for i, pair in enumerate(PAIRS):
-        for seed in (1, 2, 3):
-            put(tmp_path, full(pair, "none", seed, 30.0 + i + 0.1 * seed))
-            put(tmp_path, full(pair, "l2", seed, 31.0 + i + 0.2 * seed), quality=0.9)
+        for attn, quality in (("none", 0.5 + 0.02 * i), ("l2", 0.8)):
+            rows = [put(tmp_path, full(pair, attn, seed), quality) for seed in (1, 2, 3)]
+            scores[pair, attn] = [score_of(row) for row in rows]
     lines = read_main(tmp_path)
     assert [line["pair"] for line in lines] == [*PAIRS, "mean of five"]
+    for line in lines[:-1]:
+        sides = [np.array(scores[line["pair"], attn]) for attn in ("none", "l2")]
+        assert (line["seeds"], line["condition"]) == ("3", "full")
+        for name, side in zip(("baseline", "QKNorm"), sides, strict=True):
+            assert line[name] == f"{side.mean():.2f} ± {side.std(ddof=1):.2f}"
+        differences = sides[1] - sides[0]
+        number, mark = line["difference"][:-2], line["difference"][-2:]
+        assert mark == "*†"
+        assert float(number) == pytest.approx(differences.mean(), abs=0.011)
+        ends = scipy.stats.t.interval(
+            0.95, 2, loc=differences.mean(), scale=scipy.stats.sem(differences)
+        )
+        assert eval(line["seeds: 95%"]) == pytest.approx(ends, abs=0.03)
+        assert line["p (Holm)"] == "0.005"  # 5 / 1001, the least that there can be
+    raw = [scipy.stats.ttest_rel(scores[p, "l2"], scores[p, "none"]).pvalue for p in PAIRS]
+    for line, p in zip(lines, stats.holm(raw), strict=False):
+        assert float(line["p of seeds (Holm)"].lstrip("< ")) == pytest.approx(p, abs=0.002)
     line = lines[2]
-    assert (line["seeds"], line["condition"]) == ("3", "full")
-    assert (line["baseline"], line["QKNorm"]) == ("32.20 ± 0.10", "33.40 ± 0.20")
-    assert line["difference"] == "+1.20*†"
-    assert line["seeds: 95%"] == "[+0.95, +1.45]"  # 1.2 -+ 4.303 * 0.1 / sqrt(3)
-    # scipy: t = 1.2 / (0.1 / sqrt(3)) = 20.78, p = 0.0023; times five pairs, all alike
-    assert line["p of seeds (Holm)"] == "0.012"
-    assert line["p (Holm)"] == "0.005"  # 5 / 1001, the least that there can be
     assert (line["paper baseline"], line["paper QKNorm"]) == ("32.49", "33.24")
-    assert (line["paper difference"], line["QKNorm - paper"]) == ("+0.75", "+0.16")
+    ours = np.mean(scores["en-vi", "l2"]) - 33.24
+    assert (line["paper difference"], line["QKNorm - paper"]) == ("+0.75", f"{ours:+.2f}")
     assert [line["paper QKNorm"] for line in lines[:2]] == ["not verified"] * 2
     assert [line["QKNorm - paper"] for line in lines[:2]] == ["–"] * 2
-    assert (lines[-1]["difference"], lines[-1]["paper difference"]) == ("+1.20", "+0.928")
+    mean = np.mean([np.mean(scores[p, "l2"]) - np.mean(scores[p, "none"]) for p in PAIRS])
+    assert float(lines[-1]["difference"]) == pytest.approx(mean, abs=0.011)
+    assert lines[-1]["paper difference"] == "+0.928"
 
 
-def test_what_was_not_trained_as_published_is_not_set_against_it(tmp_path: Path) -> None:
-    put(tmp_path, full("en-vi", "l2", 1, 30.0) | {"text": "local"})
+@pytest.mark.parametrize(
+    ("change", "condition"),
+    [
+        ({"text": "local"}, "full, stand-in"),
+        ({"changed": {"dropout": 0.9}}, "full, changed"),
+        ({"prep": {"name": "modern", "raw": False}}, "full"),
+        ({"condition": "cpu"}, "cpu"),
+    ],
+)
+def test_what_was_not_trained_as_published_is_not_set_against_it(
+    change: dict, condition: str, tmp_path: Path
+) -> None:
+    put(tmp_path, full("en-vi", "l2", 1) | change)
     lines = read_main(tmp_path)
     (line,) = [line for line in lines if line["pair"] == "en-vi"]
-    assert (line["condition"], line["QKNorm - paper"]) == ("full, stand-in", "not comparable")
-    assert (line["seeds"], line["baseline"], line["difference"]) == ("0/1", "–", "–")
+    assert (line["condition"], line["QKNorm - paper"]) == (condition, "not comparable")
+    assert (line["seeds"], line["baseline"], line["difference"]) == ("0 and 1", "–", "–")
     assert lines[-1]["difference"] == "–"
 
 
 def test_one_seed_says_so_and_seeds_are_matched(tmp_path: Path) -> None:
-    put(tmp_path, make_row("none", 1, 10.0))
-    put(tmp_path, make_row("none", 2, 20.0))
-    put(tmp_path, make_row("l2", 2, 21.0))
+    put(tmp_path, make_row("none", 1))
+    baseline = put(tmp_path, make_row("none", 2))
+    system = put(tmp_path, make_row("l2", 2), quality=0.62)
     (line,) = [line for line in read_main(tmp_path) if line["pair"] == "toy"]
-    assert (line["seeds"], line["difference"]) == ("2/1", "+1.00")
+    difference = float(line["difference"].strip("*"))
+    assert difference == pytest.approx(score_of(system) - score_of(baseline), abs=0.011)
+    assert line["seeds"] == "2 and 1, 1 common"
     assert (line["seeds: 95%"], line["p of seeds (Holm)"]) == ("one seed", "–")
 
 
@@ -243,37 +302,54 @@ def test_holm_counts_the_pairs_of_a_condition(statistics: Any, tmp_path: Path) -
 
 def test_the_baselines_table_knows_the_earlier_papers_systems(tmp_path: Path) -> None:
     fix = {"fix_norm": True}
-    put(tmp_path, make_row(pair="en-vi", options=fix, score=31.0))
-    put(tmp_path, make_row(pair="en-vi", options=fix | {"norm": "scale"}, score=32.0))
-    put(tmp_path, make_row(pair="en-vi", options={"norm_position": "post"}, score=29.0))
-    put(tmp_path, make_row("l2", pair="en-vi", options=fix, score=33.0))
+    expected = {"PreNorm + LayerNorm": "–"}
+    for name, attn, options in (
+        ("PreNorm + FixNorm + LayerNorm", "none", fix),
+        ("PreNorm + FixNorm + ScaleNorm", "none", fix | {"norm": "scale"}),
+        ("PostNorm + LayerNorm", "none", {"norm_position": "post"}),
+        ("QKNorm", "l2", fix),
+    ):
+        row = make_row(attn, len(expected), pair="en-vi", options=options)
+        expected[name] = f"{score_of(put(tmp_path, row)):.2f}"
     build.make_report(tmp_path)
     with (tmp_path / "tables" / "baselines.csv").open() as file:
         lines = {line["system"]: line for line in csv.DictReader(file)}
-    ours = {name: line["en-vi ours"] for name, line in lines.items()}
-    assert ours == {
-        "PostNorm + LayerNorm": "29.00",
-        "PreNorm + LayerNorm": "–",
-        "PreNorm + FixNorm + LayerNorm": "31.00",
-        "PreNorm + FixNorm + ScaleNorm": "32.00",
-        "QKNorm": "33.00",
-    }
+    assert {name: line["en-vi ours"] for name, line in lines.items()} == expected
     assert lines["PreNorm + FixNorm + ScaleNorm"]["gl-en paper"] == "20.91"
     assert lines["QKNorm"]["gl-en paper"] == "not verified"
 
 
-def test_other_options_make_another_line(tmp_path: Path) -> None:
+def test_preparations_have_lines_of_their_own(tmp_path: Path) -> None:
+    for prep, digest in (("modern", "s"), ("paper", "t")):
+        references = {"dev": "r", "test": digest}
+        own = {"prep": {"name": prep, "raw": False}, "references": references}
+        put(tmp_path, make_row(**own, run=f"toy/demo-none/seed1-{prep}"))
+    build.make_report(tmp_path)
+    for table in ("main", "variants"):
+        with (tmp_path / "tables" / f"{table}.csv").open() as file:
+            lines = [line["prep"] for line in csv.DictReader(file) if line["pair"] == "toy"]
+        assert lines == ["modern", "paper"]
+    text = (tmp_path / "tables" / "baselines.csv").read_text()
+    assert text.count("PreNorm + LayerNorm,demo,demo") == 2
+
+
+def test_what_was_overridden_is_named(tmp_path: Path) -> None:
+    fixed = {"qk_temperature": "fixed"}
     for row in (
-        make_row(options={"lr": 0.1}),
-        make_row(options={"lr": 0.2}),
-        make_row("l2", options={"qk_temperature": "fixed"}),
+        make_row(),
+        make_row(options={"lr": 0.2}, changed={"lr": 0.2}),
+        make_row("l2", options=fixed, changed=fixed),
         make_row("l2"),
     ):
         put(tmp_path, row)
     first, second = groups.grouped(collect.read_rows(tmp_path))
-    assert (first.recipe, second.recipe[:6]) == ("demo", "demo #")
-    arms = {*first.arms, *second.arms}
-    assert arms == {"baseline", "QKNorm (l2)", "QKNorm (l2), qk_temperature=fixed"}
+    assert (first.recipe, first.condition) == ("demo", "demo")
+    assert (second.recipe, second.condition) == ("demo, lr=0.2", "demo, changed")
+    assert {*first.arms} == {"baseline", "QKNorm (l2)", "QKNorm (l2), qk_temperature=fixed"}
+    put(tmp_path, make_row(data=make_row()["data"] | {"digest": "other"}, run="other"))
+    names = [group.recipe for group in groups.grouped(collect.read_rows(tmp_path))]
+    assert [name[:6] for name in names] == ["demo #", "demo #", "demo, "]
+    assert len(set(names)) == 3
 
 
 def test_a_run_of_another_test_set_is_refused(tmp_path: Path) -> None:
@@ -299,9 +375,14 @@ def test_lost_statistics_are_named(tmp_path: Path) -> None:
     for attn in ("none", "l2"):
         row = put(tmp_path, make_row(attn))
     path = collect.stats_path(tmp_path / row["hypotheses"]["test"])
-    for spoil in (path.unlink, lambda: path.write_text("hyp_len\n1\n")):
-        spoil()
-        with pytest.raises(RunError, match=r"bleu\.tsv"):
+    perfect = "9\t9\t9\t8\t7\t6\t9\t8\t7\t6\n" * 60
+    for text, message in (
+        ("hyp_len\n1\n", "is broken"),
+        ("\t".join(collect.STATS_HEADER) + "\n" + perfect, "does not belong to the row's BLEU"),
+        (None, "no such file: `python -m experiments.rescore --write`"),
+    ):
+        path.unlink() if text is None else path.write_text(text)
+        with pytest.raises(RunError, match=rf"bleu\.tsv.*{message}"):
             build.make_report(tmp_path)
 
 
@@ -309,6 +390,7 @@ def test_statistics_are_kept_as_they_are(tmp_path: Path) -> None:
     row = make_row()
     hypotheses, reference = ["a b c"] * 60, ["a b d"] * 60
     collect.put_hypotheses(tmp_path, row, "test", hypotheses, reference)
+    row["scores"]["test"]["bleu_tok"]["score"] = 0.0  # of two words right, no four in a row
     kept = collect.read_stats(tmp_path, row)
     assert kept.tolist() == sentence_stats(hypotheses, reference)
 
@@ -369,6 +451,7 @@ def test_figures_take_the_pages_colours_and_mark_seeds(tmp_path: Path) -> None:
     assert figures.INK not in svg
     assert svg.count(figures.COLOURS["l2"].lower()) >= 4
     assert "seed 2" in svg
+    assert figures.mean([1.0, 3.0]) == 2.0
 
 
 def committed(path: str) -> str:
@@ -404,9 +487,10 @@ def test_the_committed_report_is_made_of_the_committed_rows(
 
 def test_attention_is_named_with_its_rotary_positions() -> None:
     assert groups.attention_name(make_row()) == "baseline"
-    options = {"rope": "after_norm", "rope_base": 1e4, "positions": "none"}
-    qwen3 = make_row("qwen3", options=options | {"qk_norm_affine": "gain"})
+    qwen3 = make_row("qwen3", options={"rope": "after_norm", "positions": "none"})
     assert groups.attention_name(qwen3) == "as Qwen3, RoPE after norm"
+    qwen3["changed"] = {"positions": None, "lr": 0.2, "rope_base": 500.0}
+    assert groups.attention_name(qwen3)[25:] == ", positions=None, rope_base=500.0"
 
 
 def test_g_of_a_module_or_of_each_head() -> None:

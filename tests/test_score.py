@@ -76,6 +76,9 @@ def test_every_score_has_a_signature_that_tells_it_from_the_others() -> None:
     signatures = [found[name]["signature"] for name in found]
     assert len(set(signatures)) == len(signatures)
     assert all("version:2.6.0" in signature for signature in signatures)
+    assert (
+        found["chrf"]["signature"] == "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0"
+    )
     assert found["bleu_tok"]["signature"].endswith("tok:none|smooth:none|version:2.6.0|split:ascii")
     assert found["bleu_detok"]["signature"].endswith("tok:13a|smooth:none|version:2.6.0|split:perl")
 
@@ -92,6 +95,8 @@ ESCAPED, UNESCAPED = "he said &quot; it &apos;s late &quot;", 'he said " it \'s 
         (["a", "un@@ done"], ["a", "undone"], r"hypothesis 2 still holds subword marks \('@@'\)"),
         (["▁un done"], ["undone"], "hypothesis 1 still holds subword marks"),
         (["cut@@"], ["cut"], "hypothesis 1 still holds"),
+        (["x@@\u00a0y"], ["xy"], "hypothesis 1 still holds"),
+        (["it 's he 's &quot; we 're"], ["it 's he 's \" we 're"], "hypotheses have escaped"),
         ([ESCAPED], [UNESCAPED], "the hypotheses have escaped entities"),
         ([UNESCAPED], [ESCAPED], "the references have escaped entities"),
     ],

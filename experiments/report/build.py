@@ -38,7 +38,7 @@ def markdown(table: tables.Table, under: list[notes.Note]) -> str:
 
 def latex(table: tables.Table) -> str:
     text = table.frame().to_latex(index=False, escape=True, caption=table.title)
-    for sign, command in (("±", r"$\pm$"), ("†", r"$\dagger$"), ("–", "--")):
+    for sign, command in (("±", r"$\pm$"), ("†", r"$\dagger$"), ("–", "--"), ("<", "$<$")):
         text = text.replace(sign, command)
     return text
 
@@ -86,7 +86,9 @@ def make_report(results: Path, readme: Path | None = None) -> list[Path]:
     under: dict[str, list[notes.Note]] = {
         "main": [*notes.conditions(rows), *notes.uncertainty(), *notes.sources(paper)],
         "baselines": [],
-        "variants": [("p", "as above, not adjusted for the number of variants", "")],
+        "variants": [
+            ("p", "as in the table of QKNorm against its baseline, but not adjusted by Holm", "")
+        ],
         "runs": notes.scoring(rows),
     }
     made = [

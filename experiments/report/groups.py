@@ -24,9 +24,6 @@ NAMES = {
     "qwen3": "as Qwen3",
 }
 BASELINE, QKNORM = NAMES["none"], NAMES["l2"]
-# What the presets of conf/attn and conf/rope set, beside what their names say.
-PRESET = {"qk_norm", "qk_norm_init_length", "rope", "rope_base", "positions"}
-PRESETS = {"vit22b": {"qk_norm_affine"}, "qwen3": {"qk_norm_affine", "no_qkv_bias"}}
 
 
 @dataclass(eq=False)
@@ -56,9 +53,10 @@ class Group:
 
 
 def condition_of(row: Row) -> str:
-    """``full``, ``cpu`` ... and whether the text is a stand-in: not the published data set, as far
-    as can be known."""
+    """``full``, ``cpu`` ...; whether settings of the recipe were overridden; and whether the text
+    is a stand-in: not the published data set, as far as can be known."""
     condition: str = row["condition"]
+    condition += ", changed" if changes(row, of_attention=False) else ""
     return f"{condition}, stand-in" if row["text"] == "local" else condition
 
 
@@ -70,17 +68,26 @@ def is_attention(name: str, options: Mapping[str, Any]) -> bool:
 
 
 def attention_name(row: Row) -> str:
-    """As tables have it, with every option that its preset does not set."""
-    options = row["options"]
+    """As tables have it, with every option that was set otherwise than its preset has it."""
     name: str = NAMES.get(row["attn"]) or row["attn"]
-    rope = options.get("rope", "off")
+    rope = row["options"].get("rope", "off")
     if rope != "off":
         name += f", RoPE {rope.replace('_', ' ')}"
-    known = PRESET | PRESETS.get(row["attn"], set())
-    for option, value in sorted(options.items()):
-        if is_attention(option, options) and option not in known:
-            name += f", {option}={value}"
-    return name
+    return name + changes(row, of_attention=True)
+
+
+def recipe_name(row: Row) -> str:
+    """As tables have it, with every setting that was overridden."""
+    name: str = row["recipe"]
+    return name + changes(row, of_attention=False)
+
+
+def changes(row: Row, of_attention: bool) -> str:
+    return "".join(
+        f", {name}={value}"
+        for name, value in row["changed"].items()
+        if is_attention(name, row["options"]) == of_attention
+    )
 
 
 def sort_key(row: Row) -> tuple[Any, ...]:
@@ -106,7 +113,7 @@ def grouped(rows: Iterable[Row]) -> list[Group]:
         group = digest_of([*identity, row["prep"]["name"], row["data"]["digest"], shared])
         if group not in groups:
             condition = condition_of(row)
-            groups[group] = Group(row["pair"], row["recipe"], condition, row["prep"]["name"])
+            groups[group] = Group(row["pair"], recipe_name(row), condition, row["prep"]["name"])
         arm = (group, digest_of(own))
         if arm not in arms:
             arms[arm] = Arm(attention_name(row))
@@ -123,12 +130,12 @@ def told_apart(name: str, taken: Mapping[str, Any], digest: str) -> str:
 
 
 def tell_apart(groups: Mapping[str, Group]) -> None:
-    """Mark groups that would look the same in a table by their options' digest."""
+    """Mark groups that would look the same in a table, as of another training text, by a digest."""
     same: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
     for digest, group in groups.items():
         same[group.label].append(digest)
     for digests in same.values():
-        for digest in digests[1:]:
+        for digest in digests if len(digests) > 1 else ():
             groups[digest].recipe += f" #{digest[:6]}"
 
 

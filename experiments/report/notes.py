@@ -14,6 +14,7 @@ CONDITIONS = {
     "full": "the published sizes and optimiser, on the published text",
     "cpu": "a small model trained on one CPU core: not comparable with published scores",
     "demo": "the generated toy pair, a few minutes of one CPU core",
+    "changed": "settings of the recipe were overridden: those that stand behind its name",
     "stand-in": "text from local files, not the published data set by its checksum",
 }
 RECIPES = {
@@ -76,11 +77,15 @@ def uncertainty() -> list[Note]:
             "the paired t-test. † p < 0.05. With one seed nothing can be said",
             "",
         ),
-        ("Holm", "p adjusted for the pairs that a recipe and condition has in the table", ""),
+        (
+            "Holm",
+            "p adjusted for the pairs that a recipe, condition and preparation has in the table",
+            "",
+        ),
         (
             "not verified",
             "the published figure could not be checked, so it is left out. Ours minus the paper's "
-            "stands only where the condition is full",
+            "stands only where condition is full and prep is paper",
             "",
         ),
     ]

@@ -8,6 +8,8 @@ from typing import Any
 
 import jinja2
 
+from ..collect import ledger_name
+from ..commands import digest_of
 from .groups import Row, sort_key
 from .notes import Note
 from .tables import Table
@@ -35,13 +37,9 @@ def page(
         tables=tables,
         table_notes={table.name: notes.get(table.name, ()) for table in tables},
         figures=figures,
-        anchors={row["run"]: anchor(row) for row in ordered},
-        details=[(row["run"], list(facts(row))) for row in ordered],
+        anchors={ledger_name(row): f"run-{digest_of(ledger_name(row))[:12]}" for row in ordered},
+        details=[(ledger_name(row), list(facts(row))) for row in ordered],
     )
-
-
-def anchor(row: Row) -> str:
-    return "run-" + "".join(c if c.isalnum() else "-" for c in row["run"])
 
 
 def facts(row: Row) -> Iterator[tuple[str, Any]]:
@@ -66,5 +64,6 @@ def facts(row: Row) -> Iterator[tuple[str, Any]]:
     yield "lines", ", ".join(f"{k} {v}" for k, v in data["lines"].items())
     yield "L, g at the start", f"{data['length_percentile']}, {data['g_init']:.4f}"
     yield "g at the end", ", ".join(f"{k} {v}" for k, v in row["g"].items()) or "none"
+    yield "changed", ", ".join(f"{k}={v}" for k, v in row["changed"].items()) or "nothing"
     yield "options", ", ".join(f"{k}={v}" for k, v in row["options"].items())
     yield "hypotheses", ", ".join(row["hypotheses"].values())

@@ -10,8 +10,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..stats import Interval, OnTestSet, OverSeeds, holm, on_test_set, over_seeds, p_by_seed
-from .groups import BASELINE, QKNORM, Arm, Group, Row, attention_name, condition_of, sort_key
+from ..collect import ledger_name
+from ..stats import (
+    Interval,
+    OnTestSet,
+    OverSeeds,
+    bleu_of,
+    holm,
+    on_test_set,
+    over_seeds,
+    p_by_seed,
+)
+from .groups import (
+    BASELINE,
+    QKNORM,
+    Arm,
+    Group,
+    Row,
+    attention_name,
+    condition_of,
+    recipe_name,
+    sort_key,
+)
 from .paper import BASELINE as PAPER_BASELINE
 from .paper import PAIRS, Figure, Paper
 from .paper import QKNORM as PAPER_QKNORM
@@ -29,7 +49,7 @@ class Cell:
 
     Attributes:
         text: as it is shown.
-        runs: names of the runs it comes from.
+        runs: the runs it comes from, by :func:`collect.ledger_name`.
         source: of a published figure.
     """
 
@@ -80,7 +100,7 @@ def p_value(p: float | None) -> str:
 
 
 def names_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    return tuple(row["run"] for row in rows)
+    return tuple(ledger_name(row) for row in rows)
 
 
 def mean_of(arm: Arm | None, metric: str = "bleu_tok", split: str = "test") -> Cell:
@@ -98,17 +118,20 @@ class Difference:
 
     Attributes:
         runs: those it comes from.
-        mean: in BLEU.
         test: the test set's uncertainty.
         seeds: of the differences, seed by seed.
         p_seeds: of the paired t-test.
     """
 
     runs: tuple[str, ...]
-    mean: float
     test: OnTestSet
     seeds: OverSeeds
     p_seeds: float | None
+
+    @property
+    def mean(self) -> float:
+        """In BLEU."""
+        return self.seeds.mean
 
 
 @functools.cache
@@ -119,13 +142,12 @@ def difference(baseline: Arm | None, system: Arm | None, read: ReadStats) -> Dif
     if not seeds:
         return None
     sides = [[arm.rows[seed] for seed in seeds] for arm in (baseline, system)]
-    scores = [[row["scores"]["test"]["bleu_tok"]["score"] for row in side] for side in sides]
-    differences = over_seeds([b - a for a, b in zip(*scores, strict=True)])
+    stats = [[read(row) for row in side] for side in sides]
+    scores = [[bleu_of(one) for one in side] for side in stats]  # not rounded
     return Difference(
         names_of([*sides[0], *sides[1]]),
-        differences.mean,
-        on_test_set(*([read(row) for row in side] for side in sides)),
-        differences,
+        on_test_set(*stats),
+        over_seeds(np.subtract(scores[1], scores[0]).tolist()),
         p_by_seed(*scores),
     )
 
@@ -171,7 +193,7 @@ def main_table(groups: Sequence[Group], paper: Paper, read: ReadStats) -> Table:
             empty = Group(pair, NOTHING, NOTHING, NOTHING)
             ours = ours_cells(empty, (None, None), None, (None, None))
             table.lines.append([*ours, *paper_cells(paper, empty, None)])
-    table.lines.append(mean_line(groups, found, paper))
+    table.lines += mean_lines(groups, found, paper)
     return table
 
 
@@ -182,9 +204,8 @@ def ours_cells(
     p: tuple[float | None, float | None],
 ) -> list[Cell]:
     baseline, system = arms
-    seeds = "/".join(dict.fromkeys(str(len(arm.rows)) if arm else "0" for arm in arms))
     cells = [text(group.pair), text(group.recipe), text(group.condition), text(group.prep)]
-    cells += [text(seeds), mean_of(baseline), mean_of(system)]
+    cells += [text(seeds_of(arms)), mean_of(baseline), mean_of(system)]
     if found is None:
         return cells + [Cell(NOTHING)] * 5
     mark = "*" if p[0] is not None and p[0] < LEVEL else ""
@@ -199,9 +220,19 @@ def ours_cells(
     ]
 
 
+def seeds_of(arms: Sequence[Arm | None]) -> str:
+    """How many seeds, of each arm if they are not the same."""
+    seeds = [set(arm.rows) if arm else set() for arm in arms]
+    if seeds[0] == seeds[1]:
+        return str(len(seeds[0]))
+    counts = f"{len(seeds[0])} and {len(seeds[1])}"
+    return f"{counts}, {len(seeds[0] & seeds[1])} common" if all(seeds) else counts
+
+
 def comparable(group: Group) -> bool:
-    """Whether scores may be set against published ones: published sizes, published text."""
-    return group.condition == "full"
+    """Whether scores may be set against published ones: the published recipe as it is, on the
+    published text, prepared as published."""
+    return (group.condition, group.prep) == ("full", "paper")
 
 
 def paper_cells(paper: Paper, group: Group, system: Arm | None) -> list[Cell]:
@@ -220,24 +251,27 @@ def paper_cells(paper: Paper, group: Group, system: Arm | None) -> list[Cell]:
     return [*cells, Cell(f"{ours - scores[1]:+.2f}", names_of(system.rows.values()))]
 
 
-def mean_line(
+def mean_lines(
     groups: Sequence[Group], found: Sequence[Difference | None], paper: Paper
-) -> list[Cell]:
-    """The mean over the five pairs, where one recipe and condition has them all; the claim."""
-    cells = [text("mean of five")] + [Cell(NOTHING)] * 15
+) -> list[list[Cell]]:
+    """The mean over the five pairs for each recipe and condition that has them all; the claim."""
     by_label: dict[tuple[str, str, str], dict[str, Difference]] = {}
     for group, one in zip(groups, found, strict=True):
         if one is not None and group.pair in PAIRS:
             by_label.setdefault(group.label[1:], {})[group.pair] = one
-    for label, pairs in by_label.items():
-        if len(pairs) == len(PAIRS):
-            mean = sum(one.mean for one in pairs.values()) / len(PAIRS)
-            runs = tuple(run for one in pairs.values() for run in one.runs)
-            cells[1:4] = map(text, label)
-            cells[7] = Cell(f"{mean:+.2f}", runs)
     claim = paper.mean_difference
-    cells[14] = Cell(f"{claim.score:+.3f}", source=f"{claim.source}; {claim.verified}")
-    return cells
+    lines = []
+    whole = {label: pairs for label, pairs in by_label.items() if len(pairs) == len(PAIRS)}
+    for label, pairs in (whole or {(NOTHING,) * 3: {}}).items():
+        cells = [text("mean of five"), *map(text, label)] + [Cell(NOTHING)] * 12
+        if pairs:
+            mean = sum(one.mean for one in pairs.values()) / len(PAIRS)
+            cells[7] = Cell(
+                f"{mean:+.2f}", tuple(run for one in pairs.values() for run in one.runs)
+            )
+        cells[14] = Cell(f"{claim.score:+.3f}", source=f"{claim.source}; {claim.verified}")
+        lines.append(cells)
+    return lines
 
 
 def system_of(row: Row) -> str:
@@ -255,24 +289,22 @@ def baselines_table(groups: Sequence[Group], paper: Paper) -> Table:
         "baselines",
         "The earlier paper's systems and QKNorm",
         [
-            "system",
-            "recipe",
-            "condition",
-            *(f"{p} {of}" for p in PAIRS for of in ("ours", "paper")),
+            *("system", "recipe", "condition", "prep"),
+            *(f"{pair} {of}" for pair in PAIRS for of in ("ours", "paper")),
         ],
     )
     systems = [name for name in paper.figures if name not in (PAPER_BASELINE, PAPER_QKNORM)]
     for name in (*systems, PAPER_QKNORM):
-        arms: dict[tuple[str, str], dict[str, Arm]] = {}
+        arms: dict[tuple[str, str, str], dict[str, Arm]] = {}
         for group in groups:
             for arm_name, arm in group.arms.items():
                 own = PAPER_QKNORM if arm_name == QKNORM else None
                 if arm_name == BASELINE:
                     own = system_of(next(iter(arm.rows.values())))
                 if own == name:
-                    arms.setdefault((group.recipe, group.condition), {})[group.pair] = arm
-        for (recipe, condition), by_pair in (arms or {(NOTHING, NOTHING): {}}).items():
-            line = [text(name), text(recipe), text(condition)]
+                    arms.setdefault(group.label[1:], {})[group.pair] = arm
+        for label, by_pair in (arms or {(NOTHING,) * 3: {}}).items():
+            line = [text(name), *map(text, label)]
             for pair in PAIRS:
                 line += [mean_of(by_pair.get(pair)), published(paper.figures[name].get(pair))]
             table.lines.append(line)
@@ -285,7 +317,7 @@ def variants_table(groups: Sequence[Group], read: ReadStats) -> Table:
         "variants",
         "Kinds of attention",
         [
-            *("pair", "recipe", "condition", "attention", "seeds", "dev ppl", "dev BLEU"),
+            *("pair", "recipe", "condition", "prep", "attention", "seeds", "dev ppl", "dev BLEU"),
             *("test BLEU", "difference", "test set: 95%", "p", "seeds: 95%", "p of seeds"),
         ],
     )
@@ -293,7 +325,7 @@ def variants_table(groups: Sequence[Group], read: ReadStats) -> Table:
         for name, arm in group.arms.items():
             rows = list(arm.rows.values())
             perplexity = over_seeds([row["dev_ppl"] for row in rows]).mean
-            line = [text(v) for v in (group.pair, group.recipe, group.condition, name, len(rows))]
+            line = [text(value) for value in (*group.label, name, len(rows))]
             line += [
                 Cell(f"{perplexity:.2f}", names_of(rows)),
                 mean_of(arm, split="dev"),
@@ -337,7 +369,7 @@ def runs_table(rows: Sequence[Row]) -> Table:
     for row in sorted(rows, key=sort_key):
         test, training, decode = row["scores"]["test"], row["training"], row["decode"]
         values = [
-            *(row["pair"], attention_name(row), row["recipe"], condition_of(row)),
+            *(row["pair"], attention_name(row), recipe_name(row), condition_of(row)),
             *(row["prep"]["name"], row["seed"], row["run"].rsplit("-", 1)[1]),
             *(f"{decode['beam']}, lenpen {decode['lenpen']}", f"{row['parameters'] / 1e6:.2f}M"),
             *(training["updates"], f"{row['dev_ppl']:.2f}"),
@@ -345,5 +377,5 @@ def runs_table(rows: Sequence[Row]) -> Table:
             *(f"{test[metric]['score']:.2f}" for metric in METRICS.values()),
             *(training["words_per_second"], f"{training['train_seconds'] / 60:.1f}"),
         ]
-        table.lines.append([Cell(str(value), (row["run"],)) for value in values])
+        table.lines.append([Cell(str(value), names_of([row])) for value in values])
     return table

@@ -150,6 +150,8 @@ def test_line_by_line_and_the_attention_of_the_first(trained: Trained, tmp_path:
     [
         (["{empty}"], "is no run's folder, which holds run.json"),
         (["{run}", "--checkpoint", "none.pt"], "none.pt: no such file"),
+        (["{run}", "--beam", "0"], "--beam 0 is not allowed"),
+        (["{run}", "--together", "0"], "--together 0 is not allowed"),
         (["{run}", "--nbest", "3"], "--nbest 3 is not allowed: legal is 1 to the beam"),
         (["{run}", "{run}", "--attention", "x"], "--attention is of one model"),
         (["{run}", "-i", "{empty}/none"], "none: No such file or directory"),
@@ -179,19 +181,22 @@ def test_rescoring_finds_what_was_changed_and_mends_it(trained: Trained, tmp_pat
     argv = ["--results", str(results), "--work", str(trained.work)]
     done = run("experiments.rescore", *argv)
     assert done.returncode == 0, done.stdout
-    assert "1 rows: 1 as they were, 0 differ, 0 without references" in done.stdout
+    assert "1 rows: 1 as it was" in done.stdout
     row = trained.row | {"scores": json.loads(json.dumps(trained.row["scores"]))}
     row["scores"]["test"]["bleu_tok"]["score"] += 1
     collect.put_row(results, row)
+    path = collect.stats_path(results / row["hypotheses"]["test"])
+    path.write_text(path.read_text().replace("\t0\n", "\t1\n", 1))
     done = run("experiments.rescore", *argv)
     assert done.returncode == 1
     assert "test bleu_tok: " in done.stdout
+    assert "sentence statistics: " in done.stdout
     done = run("experiments.rescore", *argv, "--write")
     assert done.returncode == 0, done.stdout
     assert collect.read_rows(results) == [trained.row]
     done = run("experiments.rescore", "--results", str(results), "--work", str(tmp_path))
     assert done.returncode == 1
-    assert "0 as they were, 0 differ, 1 without references" in done.stdout
+    assert "1 rows: 1 without references" in done.stdout
 
 
 def test_runs_are_compared_by_name(trained: Trained, tmp_path: Path) -> None:
