@@ -82,8 +82,13 @@ def put_hypotheses(
     path = results / row["hypotheses"][split]
     write_atomically(path, to_text(hypotheses))
     if split == "test":
-        table = [STATS_HEADER, *sentence_stats(hypotheses, reference)]
-        write_atomically(stats_path(path), to_text("\t".join(map(str, line)) for line in table))
+        write_atomically(stats_path(path), stats_table(hypotheses, reference))
+
+
+def stats_table(hypotheses: list[str], reference: list[str]) -> str:
+    """What the file of sentence statistics holds."""
+    table = [STATS_HEADER, *sentence_stats(hypotheses, reference)]
+    return to_text("\t".join(map(str, line)) for line in table)
 
 
 def read_stats(results: Path, row: Mapping[str, Any]) -> np.ndarray:

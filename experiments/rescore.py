@@ -19,7 +19,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .collect import put_hypotheses, put_row, read_rows, read_stats
+from .collect import put_hypotheses, put_row, read_rows, stats_path, stats_table
 from .command_line import catch, parser_of
 from .commands import RunError
 from .lines import read_lines
@@ -28,40 +28,42 @@ from .references import SPLITS, find_prepared, references, score_lines, target_l
 SAME, RENEWED = "as it was", "renewed"
 
 
-def rescored(results: Path, work: Path, row: dict[str, Any]) -> dict[str, Any] | None:
-    """The row with its scores computed anew; None without its references.
+def rescored(
+    results: Path, work: Path, row: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The row with its scores computed anew, and what is not as it was, in words; None without
+    its references.
 
     Raises:
         RunError: naming the hypotheses that are missing or cannot be scored.
     """
-    lang = target_lang(row)
-    new = {**row, "scores": {}}
+    lang, new = target_lang(row), {**row, "scores": {}}
+    found: list[str] = []
     for split in SPLITS:
         data = find_prepared(work, row, split)
         if data is None:
             return None
         path = results / row["hypotheses"][split]
-        hypotheses = read_lines(path)
+        hypotheses, sides = read_lines(path), references(data, split, lang)
         try:
-            scored = score_lines(hypotheses, references(data, split, lang), lang)
+            new["scores"][split] = score_lines(hypotheses, sides, lang)["scores"]
         except RunError as error:
             raise RunError(f"{path}: {error}") from None
-        new["scores"][split] = scored["scores"]
-    return new
+        found += differences(split, row["scores"][split], new["scores"][split])
+        kept = stats_path(path)
+        if split == "test" and not holds(kept, stats_table(hypotheses, sides[0])):
+            found.append(f"{kept}: not there, or other sentence statistics")
+    return new, found
 
 
-def differences(results: Path, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """What is not as it was, score or signature or sentence statistics, in words."""
-    for split in SPLITS:
-        before, after = old["scores"][split], new["scores"][split]
-        for name in sorted({*before, *after}):
-            was, now = before.get(name), after.get(name)
-            if was != now:
-                yield f"{split} {name}: {shown(was)}, now {shown(now)}"
-    try:
-        read_stats(results, new)
-    except RunError as error:
-        yield f"sentence statistics: {error}"
+def holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def differences(split: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield f"{split} {name}: {shown(old.get(name))}, now {shown(new.get(name))}"
 
 
 def shown(score: dict[str, Any] | None) -> str:
@@ -81,12 +83,12 @@ def write(results: Path, work: Path, row: dict[str, Any]) -> None:
 def check(args: Namespace, row: dict[str, Any]) -> tuple[str, list[str]]:
     """What became of a row, and what there is to say of it."""
     try:
-        new = rescored(args.results, args.work, row)
+        outcome = rescored(args.results, args.work, row)
     except RunError as error:
         return "cannot be scored", [str(error)]
-    if new is None:
+    if outcome is None:
         return "without references", [f"no prepared set under {args.work} has them"]
-    found = list(differences(args.results, row, new))
+    new, found = outcome
     if found and args.write:
         write(args.results, args.work, new)
     return (RENEWED if args.write else "differs") if found else SAME, found
