@@ -12,6 +12,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import OmegaConf
 
 from experiments import commands
+from experiments.changes import changed
 from experiments.commands import RunError
 from experiments.decode import best_of, in_order, n_best
 from experiments.training_log import parse_line, summarise
@@ -45,6 +46,7 @@ def test_every_combination_composes(pair: str, recipe: str, attn: str) -> None:
     assert not any("$" in word for word in argv)
 
 
+HEADS = ("encoder_attention_heads", "decoder_attention_heads")
 PRESETS: dict[str, dict] = {
     "none": {"qk_norm": "none"},
     "l2": {"qk_norm": "l2", "qk_norm_init_length": 41.0},
@@ -238,3 +240,22 @@ def test_training_log() -> None:
         "epochs": 2,
         "train_seconds": 9.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), {}),
+        (("recipe=paper", "attn=qwen3", "rope=after_norm"), {}),
+        (("seed=3", "prep=paper", "runtime.threads=2"), {}),
+        (("recipe.options.dropout=0.35", "decode.beam=1"), {"decode.beam": 1, "dropout": 0.35}),
+        (("recipe=paper", "recipe.max_updates=20"), {"max_update": 20}),
+        (("recipe=paper", "recipe.init_length=10"), {"qk_norm_init_length": 10}),
+        (("recipe=paper", "pair=gl-en", "pair.settings.heads=8"), dict.fromkeys(HEADS, 8)),
+        (("+attn.options.qk_temperature=fixed",), {"qk_temperature": "fixed"}),
+        (("~recipe.options.clip_norm",), {"clip_norm": None}),
+    ],
+)
+def test_overridden_settings_are_known(overrides: tuple[str, ...], expected: dict) -> None:
+    cfg = composed(*overrides)
+    assert changed(cfg, commands.train_options(cfg, DATA), DATA) == expected

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from experiments import collect, stats
-from experiments.commands import RunError
+from experiments.commands import RunError, digest_of
 from experiments.provenance import rounded
 from experiments.report import build, figures, groups, tables
 from experiments.report.__main__ import main
@@ -40,7 +40,7 @@ def make_row(attn: str = "none", seed: int = 1, **changes: Any) -> dict:
     pair = changes.get("pair", "toy")
     recipe = changes.get("recipe", "demo")
     options = {"lr": 0.1, "qk_norm": attn, "seed": seed, **changes.pop("options", {})}
-    run = f"{pair}/{recipe}-{attn}/seed{seed}-{abs(hash(str(options))) % 16**12:012x}"
+    run = f"{pair}/{recipe}-{attn}/seed{seed}-{digest_of(options)[:12]}"
     curve = [{"updates": 10, "loss": 3.0, "ppl": 8.0}, {"updates": 20, "loss": 2.0, "ppl": 4.0}]
     row = {
         "run": run,
@@ -342,13 +342,14 @@ def test_what_was_overridden_is_named(tmp_path: Path) -> None:
         make_row("l2"),
     ):
         put(tmp_path, row)
-    first, second = groups.grouped(collect.read_rows(tmp_path))
-    assert (first.recipe, first.condition) == ("demo", "demo")
-    assert (second.recipe, second.condition) == ("demo, lr=0.2", "demo, changed")
+    found = {group.recipe: group for group in groups.grouped(collect.read_rows(tmp_path))}
+    assert {*found} == {"demo", "demo, lr=0.2"}
+    first = found["demo"]
+    assert (first.condition, found["demo, lr=0.2"].condition) == ("demo", "demo, changed")
     assert {*first.arms} == {"baseline", "QKNorm (l2)", "QKNorm (l2), qk_temperature=fixed"}
     put(tmp_path, make_row(data=make_row()["data"] | {"digest": "other"}, run="other"))
     names = [group.recipe for group in groups.grouped(collect.read_rows(tmp_path))]
-    assert [name[:6] for name in names] == ["demo #", "demo #", "demo, "]
+    assert sorted(name[:6] for name in names) == ["demo #", "demo #", "demo, "]
     assert len(set(names)) == 3
 
 
