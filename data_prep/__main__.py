@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -237,11 +238,15 @@ def run_restore(args: argparse.Namespace) -> None:
 
 
 def stream_stdin(convert: Callable[[str], str]) -> None:
-    """Each line of stdin to one on stdout as soon as it is there."""
+    """Each line of stdin to one on stdout as soon as it is there, while anyone reads them."""
     for data in sys.stdin.buffer:
         line = convert(data.decode("utf-8").removesuffix("\n"))
-        sys.stdout.buffer.write(line.encode("utf-8") + b"\n")
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(line.encode("utf-8") + b"\n")
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return
 
 
 def filter_stdin(convert: Callable[[list[str]], list[str]]) -> None:

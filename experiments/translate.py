@@ -81,6 +81,8 @@ class Translator:
         env |= {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
         self.encode = self.start("data_prep", ["encode", data, *words], env)
         self.model = self.start("fairseq_cli.interactive", argv, env, self.encode.stdout, self.log)
+        assert self.encode.stdout is not None
+        self.encode.stdout.close()  # the model's alone: should it end, encode must notice
         self.restore = self.start("data_prep", ["restore", data, *words], env)
 
     def start(
@@ -139,7 +141,7 @@ class Translator:
                 yield Translation(sentence, rank, float(match[2]), source, match[3], text)
         if self.failure:
             raise self.failure
-        for process, what in ((self.encode, "data_prep encode"), (self.model, "the model")):
+        for process, what in ((self.model, "the model"), (self.encode, "data_prep encode")):
             if process.wait():
                 self.log.seek(0)
                 said = [part for part in self.log.read().split("\n") if part.strip()]

@@ -175,6 +175,13 @@ def test_bad_input_is_named(
     assert message in last
 
 
+def test_a_model_that_cannot_be_loaded_ends_the_pipe(trained: Trained) -> None:
+    argv = [str(trained.folder), "--checkpoint", "../run.json"]
+    done = run("experiments.translate", *argv, stdin="more than a pipe holds\n" * 20_000)
+    assert done.returncode == 1
+    assert "error: the model failed: " in done.stdout
+
+
 def test_rescoring_finds_what_was_changed_and_mends_it(trained: Trained, tmp_path: Path) -> None:
     results = tmp_path / "results"
     shutil.copytree(trained.results, results)

@@ -321,6 +321,7 @@ def bitext(toy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_twenty_updates_of_the_papers_recipe_on_a_local_bitext(
     bitext: Path, tmp_path: Path
 ) -> None:

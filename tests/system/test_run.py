@@ -136,6 +136,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(finished: tuple[Path, str], tmp_
     check_equal(tmp_path, read_row(finished[0]))
 
 
+@pytest.mark.slow
 def test_a_killed_runner_leaves_its_training_to_end_once(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:
