@@ -19,10 +19,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .collect import put_hypotheses, put_row, read_rows, stats_path, stats_table
+from .collect import put_row, read_rows, stats_path, stats_table
 from .command_line import catch, parser_of
 from .commands import RunError
 from .lines import read_lines
+from .process import write_atomically
 from .references import SPLITS, find_prepared, references, score_lines, target_lang
 
 SAME, RENEWED = "as it was", "renewed"
@@ -30,14 +31,14 @@ SAME, RENEWED = "as it was", "renewed"
 
 def rescored(
     results: Path, work: Path, row: dict[str, Any]
-) -> tuple[dict[str, Any], list[str]] | None:
-    """The row with its scores computed anew, and what is not as it was, in words; None without
-    its references.
+) -> tuple[dict[str, Any], str, list[str]] | None:
+    """The row with its scores computed anew, the sentence statistics of test as their file has
+    them, and what is not as it was, in words; None without its references.
 
     Raises:
         RunError: naming the hypotheses that are missing or cannot be scored.
     """
-    lang, new = target_lang(row), {**row, "scores": {}}
+    lang, new, table = target_lang(row), {**row, "scores": {}}, ""
     found: list[str] = []
     for split in SPLITS:
         data = find_prepared(work, row, split)
@@ -50,10 +51,11 @@ def rescored(
         except RunError as error:
             raise RunError(f"{path}: {error}") from None
         found += differences(split, row["scores"][split], new["scores"][split])
-        kept = stats_path(path)
-        if split == "test" and not holds(kept, stats_table(hypotheses, sides[0])):
-            found.append(f"{kept}: not there, or other sentence statistics")
-    return new, found
+        if split == "test":
+            kept, table = stats_path(path), stats_table(hypotheses, sides[0])
+            if not holds(kept, table):
+                found.append(f"{kept}: not there, or other sentence statistics")
+    return new, table, found
 
 
 def holds(path: Path, text: str) -> bool:
@@ -70,16 +72,6 @@ def shown(score: dict[str, Any] | None) -> str:
     return f"{score['score']:.2f} ({score['signature']})" if score else "not there"
 
 
-def write(results: Path, work: Path, row: dict[str, Any]) -> None:
-    for split in SPLITS:
-        data = find_prepared(work, row, split)
-        assert data is not None
-        reference, _ = references(data, split, target_lang(row))
-        hypotheses = read_lines(results / row["hypotheses"][split])
-        put_hypotheses(results, row, split, hypotheses, reference)
-    put_row(results, row)
-
-
 def check(args: Namespace, row: dict[str, Any]) -> tuple[str, list[str]]:
     """What became of a row, and what there is to say of it."""
     try:
@@ -88,9 +80,10 @@ def check(args: Namespace, row: dict[str, Any]) -> tuple[str, list[str]]:
         return "cannot be scored", [str(error)]
     if outcome is None:
         return "without references", [f"no prepared set under {args.work} has them"]
-    new, found = outcome
+    new, table, found = outcome
     if found and args.write:
-        write(args.results, args.work, new)
+        write_atomically(stats_path(args.results / row["hypotheses"]["test"]), table)
+        put_row(args.results, new)
     return (RENEWED if args.write else "differs") if found else SAME, found
 
 

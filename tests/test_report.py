@@ -18,7 +18,7 @@ import yaml
 from experiments import collect, stats
 from experiments.commands import RunError, digest_of
 from experiments.provenance import rounded
-from experiments.report import build, figures, groups, tables
+from experiments.report import build, differences, figures, groups
 from experiments.report.__main__ import main
 from experiments.report.paper import PAIRS, read_paper
 from experiments.score import sentence_stats
@@ -225,13 +225,11 @@ def test_the_main_table_against_the_paper(tmp_path: Path) -> None:
         assert (line["seeds"], line["condition"]) == ("3", "full")
         for name, side in zip(("baseline", "QKNorm"), sides, strict=True):
             assert line[name] == f"{side.mean():.2f} ± {side.std(ddof=1):.2f}"
-        differences = sides[1] - sides[0]
+        gained = sides[1] - sides[0]
         number, mark = line["difference"][:-2], line["difference"][-2:]
         assert mark == "*†"
-        assert float(number) == pytest.approx(differences.mean(), abs=0.011)
-        ends = scipy.stats.t.interval(
-            0.95, 2, loc=differences.mean(), scale=scipy.stats.sem(differences)
-        )
+        assert float(number) == pytest.approx(gained.mean(), abs=0.011)
+        ends = scipy.stats.t.interval(0.95, 2, loc=gained.mean(), scale=scipy.stats.sem(gained))
         assert eval(line["seeds: 95%"]) == pytest.approx(ends, abs=0.03)
         assert line["p (Holm)"] == "0.005"  # 5 / 1001, the least that there can be
     raw = [scipy.stats.ttest_rel(scores[p, "l2"], scores[p, "none"]).pvalue for p in PAIRS]
@@ -291,12 +289,11 @@ def test_holm_counts_the_pairs_of_a_condition(statistics: Any, tmp_path: Path) -
             put(tmp_path, make_row(attn, pair=pair, recipe="other"), quality)
     found = groups.grouped(collect.read_rows(tmp_path))
     assert len(found) == 4
-    differences = [
-        tables.difference(g.arms[groups.BASELINE], g.arms[groups.QKNORM], statistics) for g in found
-    ]
-    raw = differences[0].test.p_randomisation  # type: ignore[union-attr]
+    pairs = [(group.arms[groups.BASELINE], group.arms[groups.QKNORM]) for group in found]
+    compared = [differences.difference(*pair, statistics) for pair in pairs]
+    raw = compared[0].test.p_randomisation  # type: ignore[union-attr]
     assert 0.001 < raw < 0.4
-    adjusted = tables.adjusted(differences, found)
+    adjusted = differences.adjusted(compared, found)
     assert [p for p, _ in adjusted] == pytest.approx([2 * raw] * 4)
 
 
