@@ -16,7 +16,9 @@ PLUGIN = [
     "ve-fairseq==0.12.3",
 ]
 EXPERIMENTS = [
-    "filelock",
+    "filelock>=3.30",  # leases
+    "hydra-joblib-launcher",
+    "hydra-submitit-launcher",
     "jinja2",
     "matplotlib",
     "pandas",

@@ -212,6 +212,11 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
     for name, value in positive.items():
         if not isinstance(value, int) or value < 1:
             raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
+    core = cfg["runtime"]["core"]
+    if core not in (None, "free") and (not isinstance(core, int) or core < 0):
+        raise RunError(
+            f"runtime.core={core} is not allowed: legal is null, the number of a CPU core, or free"
+        )
     if options.get("updates_per_epoch") and options.get("save_interval_updates"):
         raise RunError(
             "recipe.options.save_interval_updates is not allowed with updates_per_epoch: dev is "

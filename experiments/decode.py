@@ -58,14 +58,12 @@ def decode(
     Raises:
         RunError: if a sentence has no hypothesis.
     """
-    data, runtime = run.data["data"], run.cfg["runtime"]
+    data, threads = run.data["data"], run.cfg["runtime"]["threads"]
     paths = ":".join(str(path) for path in checkpoints)
     with tempfile.TemporaryDirectory(dir=log.parent) as folder:
         task = task_of(run.options)
         argv = generate_argv(options, data, paths, split, run.langs, folder, task, run.cpu)
-        run_module(
-            "fairseq_cli.generate", argv, log, runtime["threads"], runtime["core"], stop=run.stop
-        )
+        run_module("fairseq_cli.generate", argv, log, threads, run.cores.numbers, stop=run.stop)
         (output,) = Path(folder).glob("generate-*.txt")
         found = in_order(output.read_text(encoding="utf-8"), run.data["lines"][split])
     pieces = [hypothesis.text for beam in found for hypothesis in beam]

@@ -12,10 +12,12 @@ from . import commands
 from .changes import changed
 from .commands import RunError
 from .lines import read_lines
+from .locks import Cores
 from .process import check_libraries, read_module, write_atomically
 from .score import check_reference
 
 SETTINGS = "run.json"
+FAILED = "failed.txt"  # why the last start of a run failed
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Run:
         options: ``fairseq-train`` options.
         folder: the run's own folder.
         changed: settings that its recipe has otherwise (see :mod:`experiments.changes`).
+        cores: CPU cores to pin the run's processes to, with the descriptors of their locks.
         stop: set it to end the run's processes; the run can be gone on with later.
     """
 
@@ -36,6 +39,7 @@ class Run:
     options: dict[str, Any]
     folder: Path
     changed: dict[str, Any] = field(default_factory=dict)
+    cores: Cores = field(default_factory=Cores)
     stop: threading.Event = field(default_factory=threading.Event)
 
     @property

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .commands import PLUGIN, RunError, environment
@@ -17,44 +15,21 @@ from .commands import PLUGIN, RunError, environment
 TAIL = 15
 
 
-@contextlib.contextmanager
-def exclusive(path: Path, on_wait: Callable[[], None], stop: threading.Event) -> Iterator[int]:
-    """Hold a lock file; yields its descriptor, to be handed to child processes.
-
-    Waits while another process holds it, until ``stop`` is set. The lock lives as long as any
-    process that holds the descriptor: if this process is killed, a training it started keeps the
-    run locked until it ends too.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        waiting = False
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not waiting:
-                    on_wait()
-                waiting = True
-            if stop.wait(0.5):
-                raise RunError("stopped while waiting for another process")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def run_module(
     module: str,
     argv: list[str],
     log: Path,
     threads: int = 1,
-    core: int | None = None,
-    lock: int | None = None,
+    cores: Sequence[int] = (),
+    keep: Sequence[int] = (),
     on_line: Callable[[str], None] = lambda line: None,
     stop: threading.Event | None = None,
 ) -> None:
     """Run ``python -m module argv``, appending its output to ``log``; ``stop`` ends it early.
+
+    Args:
+        cores: pin it to these CPU cores.
+        keep: descriptors of locks, which it holds too, should this process be killed.
 
     Raises:
         RunError: with the log's last line, if it exits with an error; or if it was stopped.
@@ -69,11 +44,11 @@ def run_module(
             stdout=sink,
             stderr=subprocess.STDOUT,
             env=environment(threads),
-            pass_fds=() if lock is None else (lock,),
+            pass_fds=keep,
         )
         try:
-            if core is not None:
-                pin(process.pid, core)
+            if cores:
+                pin(process.pid, cores)
             pending = b""
             while True:
                 ended = process.poll() is not None
@@ -98,12 +73,13 @@ def run_module(
         )
 
 
-def pin(pid: int, core: int) -> None:
+def pin(pid: int, cores: Sequence[int]) -> None:
     try:
-        os.sched_setaffinity(pid, {core})
+        os.sched_setaffinity(pid, cores)
     except OSError:
-        free = sorted(os.sched_getaffinity(0))
-        raise RunError(f"runtime.core={core}: no such CPU core here; there are {free}") from None
+        there = sorted(os.sched_getaffinity(0))
+        named = ",".join(map(str, cores))
+        raise RunError(f"runtime.core={named}: no such CPU core here; there are {there}") from None
 
 
 def check_libraries() -> None:

@@ -1,41 +1,71 @@
-"""One run, from text to a row in results/runs.jsonl.
+"""One run, from text to a row in results/runs.jsonl; with ``-m``, many.
 
     python -m experiments.run                                   # toy pair, QKNorm, a few minutes
     python -m experiments.run attn=none                         # its baseline
     python -m experiments.run pair=gl-en recipe=cpu           # downloads the TED talks
     python -m experiments.run pair=gl-en recipe=cpu data.local=DIR runtime.core=1 seed=2
     python -m experiments.run --cfg job                         # show the settings, run nothing
+    python -m experiments.run -m attn=none,l2 seed=1,2,3        # six runs, one after the other
+    python -m experiments.run -m +experiment=norms hydra/launcher=joblib    # one on each CPU core
 
 Prepares what is missing, prints the exact ``fairseq-train`` command, trains in a process of its
-own, decodes dev and test, scores them and writes the row. A finished run is not run again; an
-interrupted one goes on from its last checkpoint.
+own, decodes dev and test, scores them and writes the row; the last line it prints is JSON with the
+run's name, folder and BLEU. A finished run is not run again; an interrupted one goes on from its
+last checkpoint. docs/sweeps.md says more of ``-m``; `python -m experiments.status` shows how far
+runs are.
 """
 
 from __future__ import annotations
 
+import json
+import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
+from . import sweep
 from .commands import RunError
 from .evaluate import score
-from .plan import Run, open_run, save
-from .process import exclusive, explain
+from .locks import Cores, exclusive, free_cores
+from .plan import FAILED, Run, open_run, save
+from .process import explain, write_atomically
 from .train import Progress, train
+
+INTERRUPTED = 130
 
 
 def execute(run: Run, progress: Progress | None = None, say: Callable[..., None] = print) -> dict:
     """Do what is missing of a run; return its row."""
     say(f"run: {run.name}")
     waiting = "another process has this run: waiting for it"
-    with exclusive(run.folder / "lock", lambda: say(waiting), run.stop) as lock:
+    with (
+        exclusive(run.folder / "lock", lambda: say(waiting), run.stop) as lock,
+        cores_of(run, lambda: say("every CPU core has a run: waiting for one")) as run.cores,
+    ):
         save(run)
-        summary = train(run, lock, progress, say)
-        return score(run, summary, say)
+        (run.folder / FAILED).unlink(missing_ok=True)
+        try:
+            summary = train(run, lock, progress, say)
+            return score(run, summary, say)
+        except (RunError, OSError) as error:
+            if not run.stop.is_set():
+                write_atomically(run.folder / FAILED, sentence(error) + "\n")
+            raise
+
+
+def cores_of(run: Run, on_wait: Callable[[], None]) -> AbstractContextManager[Cores]:
+    """The CPU cores that ``runtime.core`` asks for."""
+    core, threads = run.cfg["runtime"]["core"], run.cfg["runtime"]["threads"]
+    if core == "free":
+        return free_cores(threads, on_wait, run.stop)
+    return nullcontext(Cores([] if core is None else [core]))
 
 
 def bar_progress(run: Run) -> Progress:
@@ -54,20 +84,51 @@ def bar_progress(run: Run) -> Progress:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def main(config: DictConfig) -> float:
+    """Returns BLEU on dev, for sweepers that look for good settings."""
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        return sweep.run_job(HydraConfig.get(), config)
     cfg = OmegaConf.to_container(config, resolve=True)
     assert isinstance(cfg, dict)
     try:
         run = open_run({str(key): value for key, value in cfg.items()})
-        row = execute(run, bar_progress(run), say=tqdm.write)
-    except RunError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        sys.exit(f"error: {explain(error)}")
+        row = execute(run, bar_progress(run) if sys.stderr.isatty() else None, say=tqdm.write)
+    except (RunError, OSError) as error:
+        sys.exit(f"error: {sentence(error)}")
     except KeyboardInterrupt:
         print("\ninterrupted: the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
-    return float(row["scores"]["dev"]["bleu_tok"]["score"])
+        sys.exit(INTERRUPTED)
+    bleu = {split: found["bleu_tok"]["score"] for split, found in row["scores"].items()}
+    print(json.dumps({"run": run.name, "folder": str(run.folder), **bleu}))
+    return float(bleu["dev"])
+
+
+def sentence(error: RunError | OSError) -> str:
+    return explain(error) if isinstance(error, OSError) else str(error)
+
+
+def interrupt(number: int, frame: object) -> None:
+    """SIGTERM is Ctrl-C; a second one does not cut short what the first set off."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def command() -> int:
+    """A run or a sweep; the exit code."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, interrupt)
+    sweep.use_own_launchers()
+    try:
+        main()
+        code = 0
+    except SystemExit as error:
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+        code = error.code if isinstance(error.code, int) else 1
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    return sweep.end(code)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(command())

@@ -45,14 +45,13 @@ def train(
     if not (log.exists() and is_finished(read_log(log))):
         repair_checkpoints(run.folder / "checkpoints")
         begin_segment(segments)
-        runtime = run.cfg["runtime"]
         run_module(
             "fairseq_cli.train",
             argv,
             log,
-            runtime["threads"],
-            runtime["core"],
-            lock,
+            run.cfg["runtime"]["threads"],
+            run.cores.numbers,
+            [lock, *run.cores.descriptors],
             on_line=Follower(progress),
             stop=run.stop,
         )

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from experiments.commands import RunError
-from experiments.process import exclusive, run_module, write_atomically
+from experiments.locks import exclusive
+from experiments.process import run_module, write_atomically
 from experiments.provenance import parameters
 from experiments.references import references
 from experiments.train import begin_segment, repair_checkpoints
@@ -107,7 +108,7 @@ def test_a_failing_tool_is_explained(
 
 def test_a_core_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"runtime.core=4000: no such CPU core here; there are \[\d"):
-        run_module("this", [], tmp_path / "log", core=4000)
+        run_module("this", [], tmp_path / "log", cores=[4000])
 
 
 def test_a_failing_write_keeps_the_old_file(tmp_path: Path) -> None:
