@@ -186,7 +186,9 @@ def run_prepare(args: argparse.Namespace) -> None:
         log((report.path / "report.md").read_text(encoding="utf-8"))
     log(f"report (report.md, report.json, lengths.svg): {report.path}")
     places = {"data": str(data.path), "report": str(report.path)}
+    summary = json.loads((report.path / "report.json").read_text(encoding="utf-8"))
     result = {**places, "digest": data.digest, **data.manifest["report"]}
+    result["percentiles"] = summary["percentiles"]
     print(json.dumps(result, ensure_ascii=False))
 
 

@@ -15,19 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from . import subword
 from .bitext import SPLITS, Bitext, bitext_stage
 from .clean import CleanConfig, Tally, clean, to_words
 from .encode import count_words, encode_file
+from .lengths import LENGTH_PERCENTILE, percentile, training_lengths
 from .parallel import map_chunks, watch
 from .report import report_stage
 from .stage import Stage, log, run_stage
 from .subword import METHODS, SubwordConfig
 from .text import LineWriter, Pair, PairWriter, PrepError, iter_bitext, iter_lines
 
-LENGTH_PERCENTILE = 97.5
 LOSSY_SHOWN = 20
 
 
@@ -209,24 +207,6 @@ def binarise(langs: Pair, pieces: Path, folder: Path, workers: int) -> None:
     ]
     run_quietly("fairseq_cli.preprocess", argv)
     (folder / "preprocess.log").unlink()  # names the folder, so it would change the digest
-
-
-def training_lengths(files: dict[str, Any]) -> Counter[int]:
-    """How many training sequences, source and target, have so many subword tokens.
-
-    Without the end-of-sentence symbol (Henry et al. 2020, section 3).
-    """
-    lengths: Counter[int] = Counter()
-    for name, file in files.items():
-        if name.startswith("train."):
-            lengths.update({int(n): count for n, count in file["lengths"].items()})
-    return lengths
-
-
-def percentile(lengths: Counter[int], percent: float) -> float:
-    values = sorted(lengths)
-    repeated = np.repeat(np.array(values), [lengths[n] for n in values])
-    return float(np.percentile(repeated, percent))
 
 
 def run_quietly(module: str, argv: list[str]) -> None:

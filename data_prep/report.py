@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from .bitext import SPLITS
 from .clean import RULES
+from .lengths import percentiles
 from .stage import Stage, digest_of, run_stage
 
 PERCENTILES = (50, 90, 97.5, 99)
@@ -32,7 +33,7 @@ def report_stage(
         return {}
 
     options = {"published_length": published_length}
-    return run_stage(root, "report", 1, options, {"reports": digest_of(parts)}, build)
+    return run_stage(root, "report", 2, options, {"reports": digest_of(parts)}, build)
 
 
 def summarise(parts: dict[str, Any], published_length: float | None) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def summarise(parts: dict[str, Any], published_length: float | None) -> dict[str
     ``lines``: of each split, pairs that came in (``in``), that lacked a side (``missing``), that
     each rule dropped, that went out (``out``), and lines of which stray characters were replaced.
     ``files``: of each file, words and subword tokens, their types, percentiles of its lengths.
+    ``percentiles``: of the lengths of both sides of train, from which g may start.
     """
     bitext, cleaned, binarised = parts["bitext"], parts["clean"], parts["binarised"]
     lines = {}
@@ -74,6 +76,7 @@ def summarise(parts: dict[str, Any], published_length: float | None) -> dict[str
         "lines": lines,
         "files": files,
         "length_percentile": binarised["length_percentile"],
+        "percentiles": percentiles(parts["subword"]["files"]),
         "published_length": published_length,
         "g_init": binarised["g_init"],
     }

@@ -20,6 +20,8 @@ REMOVE_BPE = {
     "sentencepiece_unigram": "sentencepiece",
 }
 
+# fairseq takes every GPU it sees, so that an update would grow with the machine.
+ONE_WORKER = ("--distributed-world-size", "1")
 # fairseq's default of 8 drops the last sentences of every data set whose size is no multiple of 8
 # (facebookresearch/fairseq#5036): from training, from dev loss, and from the hypotheses.
 EVERY_SENTENCE = ("--required-batch-size-multiple", "1")
@@ -87,8 +89,8 @@ def train_options(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
         data: what ``data_prep`` reports of the prepared set: its L, its subwords.
     """
     attn = dict(cfg["attn"]["options"])
-    if attn.get("qk_norm_init_length") == "data":
-        attn["qk_norm_init_length"] = data["length_percentile"]
+    if "qk_norm_init_length" in attn:
+        attn["qk_norm_init_length"] = init_length(attn["qk_norm_init_length"], data)
     rope = cfg["rope"]["options"]
     options = {**cfg["recipe"]["options"], **attn, **rope, "seed": cfg["seed"]}
     if options.get("eval_bleu"):  # dev is decoded in training as it is afterwards
@@ -97,6 +99,26 @@ def train_options(cfg: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
         options["eval_bleu_args"] = json.dumps(search)
         options["eval_bleu_remove_bpe"] = REMOVE_BPE[data["subwords"]["method"]]
     return options
+
+
+def init_length(given: Any, data: Mapping[str, Any]) -> Any:
+    """The length that g starts from: a number as it is, ``data`` is L of the prepared set,
+    ``p<percent>`` another percentile of its training lengths.
+
+    Raises:
+        RunError: naming the percentiles there are.
+    """
+    if given == "data":
+        return data["length_percentile"]
+    if isinstance(given, str):
+        try:
+            return data["percentiles"][given.removeprefix("p")]
+        except KeyError:
+            legal = ", ".join(f"p{percent}" for percent in data["percentiles"])
+            raise RunError(
+                f"recipe.init_length={given} is not allowed: legal is a number, data, {legal}"
+            ) from None
+    return given
 
 
 def train_argv(
@@ -110,7 +132,7 @@ def train_argv(
     reference = str(Path(data) / f"reference.dev.{langs[1]}")
     return [
         *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
-        *(*to_flags(options), *EVERY_SENTENCE),
+        *(*to_flags(options), *ONE_WORKER, *EVERY_SENTENCE),
         *("--save-dir", checkpoints, *saving(options, keep), "--max-tokens-valid", "4096"),
         *(("--dev-reference", reference) if options.get("eval_bleu") else ()),
         *("--num-workers", "0"),

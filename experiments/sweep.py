@@ -13,6 +13,7 @@ it again::
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -37,13 +38,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
+from rich.live import Live
 from tabulate import tabulate
 
 from .changes import CONF
 from .commands import digest_of, environment
 from .process import write_atomically
+from .progress import JOBS
+from .status import view
 
-JOBS = "jobs.json"
 TOKEN = "QKNORM_MT_SWEEP"
 SAID = 5  # last lines of a failed job's log in the summary
 STATES = ("finished", "failed", "interrupted", "running", "not started")
@@ -63,6 +66,7 @@ class Sweep:
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     done: threading.Event = field(default_factory=threading.Event)
     teller: threading.Thread | None = None
+    live: Live | None = None
 
     def label(self, note: Mapping[str, Any]) -> str:
         """A job's run, or until that is known what tells its overrides from those of the others."""
@@ -92,6 +96,10 @@ class Begin(Callback):
         say(f"sweep: {folder}")
         current.teller = threading.Thread(target=tell, args=(current,), daemon=True)
         current.teller.start()
+        if sys.stdout.isatty():
+            draw = functools.partial(view, Path(config.paths.work), (), ("training", "decoding"))
+            current.live = Live(get_renderable=draw, refresh_per_second=0.5, transient=True)
+            current.live.start()
 
 
 def use_own_launchers() -> None:
@@ -137,6 +145,7 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
         "state": "running",
         "sweep": os.environ.get(TOKEN),
         "host": socket.gethostname(),
+        "pid": os.getpid(),
         "started": datetime.now(UTC).isoformat("T", "seconds"),
     }
 
@@ -251,6 +260,8 @@ def end(code: int) -> int:
     current.done.set()
     if current.teller:
         current.teller.join()
+    if current.live:
+        current.live.stop()
     notes = notes_of(current)
     for note in notes:
         if note["state"] == "running":  # it could not write that it was killed

@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import ConfigCompositionException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from experiments import commands
 from experiments.changes import changed
 from experiments.commands import RunError
 from experiments.decode import best_of, in_order, n_best
+from experiments.sweep import jobs_of
 from experiments.training_log import parse_line, summarise
 from qknorm_mt.config import QKNormTransformerConfig, validate
 
 from .conftest import ROOT
 
 CONF = ROOT / "conf"
-DATA = {"length_percentile": 41.0, "subwords": {"method": "subword_nmt"}}
+DATA = {
+    "length_percentile": 41.0,
+    "percentiles": {"50": 15.0, "75": 22.0, "90": 31.0, "97.5": 41.0, "99": 46.0},
+    "subwords": {"method": "subword_nmt"},
+}
 GROUPS = {p.name: sorted(f.stem for f in p.glob("*.yaml")) for p in CONF.iterdir() if p.is_dir()}
 
 
-def composed(*overrides: str) -> dict:
+def config_of(*overrides: str, hydra: bool = False) -> DictConfig:
     # The fixtures import fairseq, which registers a schema for any config named "config"; the
     # runner never imports fairseq.
     ConfigStore.instance().repo.pop("config.yaml", None)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = compose("config", list(overrides))
-    return OmegaConf.to_container(cfg, resolve=True)  # type: ignore[return-value]
+        return compose("config", list(overrides), return_hydra_config=hydra)
+
+
+def composed(*overrides: str) -> dict:
+    return OmegaConf.to_container(config_of(*overrides), resolve=True)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("pair", GROUPS["pair"])
@@ -52,6 +61,17 @@ PRESETS: dict[str, dict] = {
     "l2": {"qk_norm": "l2", "qk_norm_init_length": 41.0},
     "layernorm": {"qk_norm": "layernorm"},
     "rmsnorm": {"qk_norm": "rmsnorm"},
+    **{
+        name: {"qk_norm": name.partition("_")[0], **options}
+        for name, options in {
+            "l2_fixed": {"qk_temperature": "fixed", "allow_flat_attention": True},
+            "l2_bare": {"qk_temperature": "none", "allow_flat_attention": True},
+            "layernorm_bare": {"qk_temperature": "none"},
+            "layernorm_learned": {"qk_temperature": "learned", "qk_norm_init_length": 41.0},
+            "rmsnorm_bare": {"qk_temperature": "none"},
+            "rmsnorm_learned": {"qk_temperature": "learned", "qk_norm_init_length": 41.0},
+        }.items()
+    },
     "vit22b": {"qk_norm": "layernorm", "qk_norm_affine": "gain"},
     "qwen3": {"qk_norm": "rmsnorm", "qk_norm_affine": "gain", "no_qkv_bias": True},
 }
@@ -70,8 +90,7 @@ def test_every_attention_is_legal_and_sets_its_choices_alone(attn: str, rope: st
     if rope != "off":
         expected |= {"rope": rope, "rope_base": 10000.0, "positions": "none"}
     assert changed == expected
-    known = {field.name for field in dataclasses.fields(QKNormTransformerConfig)}
-    validate(QKNormTransformerConfig(**{n: v for n, v in options.items() if n in known}))
+    check_model(options)
     name = commands.run_name(cfg, options, "digest")
     assert f"paper-{attn}{'' if rope == 'off' else f'-rope_{rope}'}/seed1-" in name
 
@@ -84,14 +103,67 @@ def test_unknown_settings_are_refused(override: str) -> None:
         composed(override)
 
 
+def check_model(options: dict) -> None:
+    """The plugin takes the options."""
+    known = {field.name for field in dataclasses.fields(QKNormTransformerConfig)}
+    validate(QKNormTransformerConfig(**{n: v for n, v in options.items() if n in known}))
+
+
+EXPECTED = re.compile(r"# Expected: (\d+) runs\. One GPU: .+\. Two CPU cores.*: .+\.")
+
+
 @pytest.mark.parametrize("name", GROUPS["experiment"])
-def test_experiments_open_with_their_command_and_compose(name: str) -> None:
-    header, command, *_ = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
+def test_experiments_say_their_command_and_cost_and_expand(name: str) -> None:
+    header, command, *rest = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert header == "# @package _global_"  # Hydra reads it in the first line only
-    assert command.startswith("# python -m experiments.run ")
-    assert f"+experiment={name} " in command
-    cfg = composed(f"+experiment={name}")
-    commands.train_argv(commands.train_options(cfg, DATA), "DATA", "CHECKPOINTS", ("aa", "bb"))
+    assert command.startswith(f"# python -m experiments.run -m +experiment={name} ")
+    (count,) = [int(match[1]) for match in map(EXPECTED.fullmatch, rest) if match]
+    config_of(*command.split()[5:], hydra=True)  # whatever stands there composes too
+    jobs = jobs_of(config_of(f"+experiment={name}", hydra=True))
+    assert len(jobs) == count
+    seeds = sorted({word for job in jobs for word in job if word.startswith("seed=")}) or [""]
+    found = set()
+    for job in jobs:
+        if seeds[0] and seeds[0] not in job:
+            continue
+        cfg = composed(*job)
+        commands.check_settings(cfg)
+        options = commands.train_options(cfg, DATA)
+        check_model(options)
+        found.add(commands.run_name(cfg, options, "digest"))
+    assert len(found) * len(seeds) == count
+
+
+@pytest.mark.parametrize("name", GROUPS["experiment"])
+def test_experiments_can_be_tried_out_on_the_toy_pair(name: str) -> None:
+    trial = ("pair=toy", "recipe=smoke", "seed=1")
+    jobs = jobs_of(config_of(f"+experiment={name}", *trial, hydra=True))
+    for job in jobs[:: max(1, len(jobs) // 9)]:
+        cfg = composed(*job)
+        assert (cfg["pair"]["name"], cfg["recipe"]["name"], cfg["seed"]) == ("toy", "smoke", 1)
+        check_model(commands.train_options(cfg, DATA))
+
+
+@pytest.mark.parametrize(
+    ("group", "name"), [(g, n) for g, names in GROUPS.items() for n in names if g != "hydra"]
+)
+def test_every_file_composes(group: str, name: str) -> None:
+    """Also those that no experiment and no combination above has."""
+    added = "+" if group in ("experiment", "system") else ""
+    cfg = composed(f"{added}{group}={name}")
+    assert "$" not in json.dumps(cfg)
+
+
+@pytest.mark.parametrize("launcher", sorted(p.stem for p in (CONF / "hydra/launcher").iterdir()))
+def test_what_a_cluster_is_asked_for_is_the_pairs(launcher: str) -> None:
+    settings = [f"hydra/launcher={launcher}", "recipe=paper"]
+    found = [
+        OmegaConf.to_container(
+            config_of(*settings, f"pair={pair}", hydra=True).hydra.launcher, resolve=True
+        )
+        for pair in ("gl-en", "ar-en")
+    ]
+    assert [(f["timeout_min"], f["gpus_per_node"]) for f in found] == [(720, 1), (1440, 1)]
 
 
 def test_flags() -> None:
