@@ -33,6 +33,7 @@ from tqdm import tqdm
 from . import sweep
 from .commands import RunError
 from .evaluate import score
+from .hparams import write_hparams
 from .locks import Cores, exclusive, free_cores
 from .plan import FAILED, Run, open_run, save
 from .process import explain, write_atomically
@@ -52,8 +53,10 @@ def execute(run: Run, progress: Progress | None = None, say: Callable[..., None]
         save(run)
         (run.folder / FAILED).unlink(missing_ok=True)
         try:
-            summary = train(run, lock, progress, say)
-            return score(run, summary, say)
+            write_hparams(run)
+            row = score(run, train(run, lock, progress, say), say)
+            write_hparams(run, row)
+            return row
         except (RunError, OSError) as error:
             if not run.stop.is_set():
                 write_atomically(run.folder / FAILED, sentence(error) + "\n")

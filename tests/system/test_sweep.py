@@ -1,0 +1,147 @@
+"""Sweeps on the toy pair: the table is complete and the same, whatever happened to it before."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import ROOT
+from .conftest import run
+
+ARMS = ("attn=none,l2", "recipe=smoke")
+# Long enough to be killed in, and with checkpoints to go on from.
+LONGER = ("recipe.max_updates=60", "recipe.options.save_interval_updates=10")
+
+
+def argv(folder: Path, *settings: str) -> list[str]:
+    places = [f"paths.work={folder}/work", f"paths.results={folder}/results"]
+    return ["experiments.run", "-m", *places, *settings]
+
+
+def table(folder: Path) -> list[dict]:
+    """The rows, but for when and how fast."""
+    rows = [json.loads(line) for line in (folder / "results/runs.jsonl").open(encoding="utf-8")]
+    for row in rows:
+        row["training"] = row["training"]["dev"]
+        row.pop("decode_seconds")
+    return sorted(rows, key=lambda row: row["run"])
+
+
+def notes(folder: Path) -> list[dict]:
+    (sweep,) = (folder / "work" / "sweeps").iterdir()
+    return [json.loads(p.read_text()) for p in sorted(sweep.glob("[0-9]*.json"))]
+
+
+def test_a_failed_job_leaves_the_others_alone_and_is_done_by_the_same_command(
+    tmp_path: Path,
+) -> None:
+    """Two at once; then one after the other, which is another launcher but the same sweep."""
+    broken = ("recipe=smoke", "attn=none", "recipe.options.dropout=0.1,1.5")
+    done = run(*argv(tmp_path, *broken, "hydra/launcher=joblib"))
+    assert done.returncode == 1, done.stdout
+    assert "1 finished, 1 failed\nthe same command does what is missing" in done.stdout
+    assert "ValueError: dropout=1.5 is not allowed: legal is at least 0 and under 1" in done.stdout
+    first = notes(tmp_path)
+    assert [note["state"] for note in first] == ["finished", "failed"]
+    assert [row["run"] for row in table(tmp_path)] == [first[0]["run"]]
+    (sweep,) = (tmp_path / "work" / "sweeps").iterdir()
+
+    status = run("experiments.status", "--work", str(tmp_path / "work"))
+    assert "1 failed, 1 finished" in status.stdout and "dropout=1.5 is not" in status.stdout
+
+    before = table(tmp_path)
+    done = run(*argv(tmp_path, *broken))
+    assert done.returncode == 1, done.stdout
+    assert notes(tmp_path)[1]["started"] > first[1]["started"]
+    assert (sweep / "0.log").read_text().count("trained already") == 1
+    assert table(tmp_path) == before
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    done = run(*argv(folder, *ARMS, *LONGER, "hydra/launcher=joblib"))
+    assert done.returncode == 0, done.stdout
+    assert "2 finished" in done.stdout
+    return table(folder)
+
+
+def start(folder: Path, launcher: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *argv(folder, *ARMS, *LONGER, f"hydra/launcher={launcher}")],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def processes_of(folder: Path) -> Iterator[int]:
+    """Every process whose command line names the folder."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in entry.read_bytes():
+                yield int(entry.parent.name)
+        except OSError:
+            continue
+
+
+def check(folder: Path, undisturbed: list[dict], launcher: str) -> None:
+    done = run(*argv(folder, *ARMS, *LONGER, f"hydra/launcher={launcher}"))
+    assert done.returncode == 0, done.stdout
+    assert table(folder) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_ctrl_c_stops_every_job_and_the_same_command_goes_on(
+    launcher: str, tmp_path: Path, undisturbed: list[dict]
+) -> None:
+    process = start(tmp_path, launcher)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("work/runs/*/*/*/checkpoints/checkpoint_last.pt")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.wait(timeout=30) == 130
+    time.sleep(1)
+    assert not [*processes_of(tmp_path)]
+    check(tmp_path, undisturbed, launcher)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whole_group", [False, True], ids=["sweep", "everything"])
+def test_kills_at_ten_random_moments(
+    whole_group: bool, tmp_path: Path, undisturbed: list[dict]
+) -> None:
+    """SIGKILL of the sweep alone, which leaves its jobs, or of all at once, as in a power cut."""
+    moments = random.Random(7)
+    for _ in range(10):
+        process = start(tmp_path, "joblib")
+        try:
+            process.wait(timeout=moments.uniform(1, 25))
+        except subprocess.TimeoutExpired:
+            (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
+            process.wait()
+    check(tmp_path, undisturbed, "joblib")
+    assert len(list(tmp_path.glob("work/runs/*/*/*"))) == len(undisturbed)
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_train_each_run_once(tmp_path: Path, undisturbed: list[dict]) -> None:
+    sweeps = [start(tmp_path, "joblib") for _ in range(2)]
+    assert [process.wait(timeout=300) for process in sweeps] == [0, 0]
+    assert table(tmp_path) == undisturbed
+    for segments in tmp_path.glob("work/runs/*/*/*/segments.json"):
+        assert len(json.loads(segments.read_text())) == 1
