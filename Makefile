@@ -3,16 +3,19 @@
 PYTHON ?= python3
 RUN := .venv/bin/python
 
-.PHONY: demo test test-slow lint report env
+.PHONY: demo test test-slow test-slurm lint report env
 
 demo: env
 	$(RUN) -m experiments.demo
 
 test: env
-	$(RUN) -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest -m "not slow and not slurm" -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: env
 	$(RUN) -m pytest -m slow
+
+test-slurm: env
+	$(RUN) -m pytest -m slurm
 
 lint: env
 	$(RUN) -m ruff check .

@@ -9,7 +9,9 @@ import re
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from experiments import commands
@@ -31,11 +33,16 @@ DATA = {
 GROUPS = {p.name: sorted(f.stem for f in p.glob("*.yaml")) for p in CONF.iterdir() if p.is_dir()}
 
 
-def config_of(*overrides: str, hydra: bool = False) -> DictConfig:
+def config_of(*overrides: str, hydra: bool = False, sweep: bool = False) -> DictConfig:
+    """The config; with Hydra's own part; as the start of a sweep has it."""
     # The fixtures import fairseq, which registers a schema for any config named "config"; the
     # runner never imports fairseq.
     ConfigStore.instance().repo.pop("config.yaml", None)
     with initialize_config_dir(str(CONF), version_base="1.3"):
+        if sweep:
+            loaded = GlobalHydra.instance().hydra
+            assert loaded is not None
+            return loaded.compose_config("config", list(overrides), RunMode.MULTIRUN)
         return compose("config", list(overrides), return_hydra_config=hydra)
 
 
