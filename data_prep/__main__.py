@@ -79,6 +79,9 @@ def parser() -> argparse.ArgumentParser:
     add_places(p)
     p = commands.add_parser("undo", help="subword lines on stdin to words on stdout")
     p.add_argument("data", type=Path, help="prepared set whose subwords these are")
+    p.add_argument(
+        "--own", action="store_true", help="they are, however odd: do not look whether they can be"
+    )
     p = commands.add_parser("detokenise", help="Moses-tokenised lines on stdin to plain text")
     p.add_argument("lang", help="language code")
     for name, what in (
@@ -224,7 +227,7 @@ def run_download(args: argparse.Namespace) -> None:
 
 
 def run_undo(args: argparse.Namespace) -> None:
-    filter_stdin(lambda lines: subword.undo(lines, args.data))
+    filter_stdin(lambda lines: subword.undo(lines, args.data, args.own))
 
 
 def run_detokenise(args: argparse.Namespace) -> None:

@@ -235,13 +235,23 @@ def files(folder: Path) -> list[Path]:
     return [folder / SETTINGS, *sorted(folder.glob("subword.*"))]
 
 
-def undo(lines: Sequence[str], folder: Path) -> list[str]:
+def undo(lines: Sequence[str], folder: Path, own: bool = False) -> list[str]:
     """Pieces of a prepared set back to words.
 
+    Args:
+        own: they are that set's for certain, however they look: a model that has learned nothing
+            may begin no word.
+
     Raises:
-        PrepError: if they were made by another method than that set's.
+        PrepError: if they look like those of another method than that set's.
     """
     subwords = load(folder)
+    if not own:
+        check_method(lines, subwords, folder)
+    return subwords.decode(lines)
+
+
+def check_method(lines: Sequence[str], subwords: Subwords, folder: Path) -> None:
     pieces = [piece for line in lines for piece in line.split(" ")]
     own = sum(map(subwords.has_marker, pieces))
     for other in KINDS:
@@ -256,4 +266,3 @@ def undo(lines: Sequence[str], folder: Path) -> list[str]:
             f"{folder} has pieces of {subwords.method}, but in these nothing shows where a word "
             "begins: undo them with the set that made them"
         )
-    return subwords.decode(lines)

@@ -67,7 +67,7 @@ def decode(
         (output,) = Path(folder).glob("generate-*.txt")
         found = in_order(output.read_text(encoding="utf-8"), run.data["lines"][split])
     pieces = [hypothesis.text for beam in found for hypothesis in beam]
-    words = iter(to_lines(read_module("data_prep", ["undo", data], stdin=to_text(pieces))))
+    words = iter(to_lines(read_module("data_prep", ["undo", data, "--own"], stdin=to_text(pieces))))
     return [[replace(hypothesis, text=next(words)) for hypothesis in beam] for beam in found]
 
 

@@ -42,7 +42,7 @@ from rich.live import Live
 from tabulate import tabulate
 
 from .changes import CONF
-from .commands import digest_of, environment
+from .commands import RunError, digest_of, environment
 from .process import write_atomically
 from .progress import JOBS
 from .status import view
@@ -122,17 +122,25 @@ def name_of(config: DictConfig) -> str:
 
 def jobs_of(config: DictConfig) -> list[list[str]]:
     """Overrides of every job, as Hydra's own sweeper expands them; none for another sweeper."""
-    sweeper = config.hydra.sweeper
-    if sweeper._target_.rpartition(".")[2] != BasicSweeper.__name__:
+    if not expands(config.hydra):
         return []
+    sweeper = config.hydra.sweeper
     params = [f"{name}={value}" for name, value in (sweeper.params or {}).items()]
     overrides = OverridesParser.create().parse_overrides([*params, *config.hydra.overrides.task])
     (batch,) = BasicSweeper.split_arguments(overrides, max_batch_size=None)
     return batch
 
 
+def expands(hydra: Any) -> bool:
+    """Whether the sweeper is Hydra's own, which knows all jobs before it begins."""
+    return str(hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}")
+
+
 def run_job(hydra: HydraConf, config: DictConfig) -> float:
     """Run a job of a sweep to its end and note what became of it; BLEU on dev, NaN without.
+
+    Raises:
+        RunError: if it failed, and the sweeper looks for the best, and so must know.
 
     ``<number>.json`` says: number, overrides, state (running, finished, failed, interrupted), host,
     started, seconds; then the run's name, folder, BLEU on dev and test, or the last lines it said.
@@ -171,6 +179,8 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
     ended = [f"ended by signal {-code}"] if code < 0 else []
     stopped = code in (130, -signal.SIGINT, -signal.SIGTERM)
     write(state="interrupted" if stopped else "failed", said=[*said, *ended][-SAID:])
+    if not expands(hydra):  # a sweeper that looks for the best is told by an error
+        raise RunError(f"job {number + 1} {note['state']}: {note['said'][-1]}")
     return math.nan
 
 

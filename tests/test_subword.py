@@ -162,6 +162,7 @@ def test_undoing_with_another_method_is_refused(learned: Path, tmp_path: Path) -
     if subwords.method != "subword_nmt":
         with pytest.raises(PrepError, match="nothing shows where a word begins"):
             undo(["the cat sat"], learned)
+        assert undo(["the cat sat"], learned, own=True) == ["thecatsat"]
     assert undo([], learned) == []
     assert undo([""], learned) == [""]
 

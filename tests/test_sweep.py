@@ -16,6 +16,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from experiments import sweep
+from experiments.commands import RunError
 from experiments.progress import job_state, sweep_lines
 from experiments.sweep import Sweep, jobs_of, line_of, name_of, summary
 from hydra_plugins.qknorm_mt_launchers import SlurmArrays, result_of
@@ -54,6 +55,7 @@ def hydra_of(tmp_path: Path, launcher: str = "joblib", **more: Any) -> Any:
         {
             "sweep": {"dir": str(tmp_path)},
             "job": {"num": 3},
+            "sweeper": {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"},
             "overrides": {
                 "task": ["attn=l2"],
                 "hydra": ["hydra.searchpath=[file://x]", "hydra.a=1"],
@@ -138,6 +140,16 @@ def test_a_job_that_does_not_end_well_is_noted_and_does_not_raise(
     value, note = run_job(tmp_path, monkeypatch, ENDS[end])
     assert math.isnan(value)
     assert (note["state"], note["said"]) == (state, said)
+
+
+def test_a_sweeper_that_looks_for_the_best_is_told_of_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking = hydra_of(tmp_path, sweeper={"_target_": OPTUNA})
+    monkeypatch.setattr("tests.test_sweep.hydra_of", lambda folder: looking)
+    with pytest.raises(RunError, match="job 4 failed: error: no"):
+        run_job(tmp_path, monkeypatch, ENDS["failed"])
+    assert json.loads((tmp_path / "3.json").read_text())["state"] == "failed"
 
 
 def test_ctrl_c_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
