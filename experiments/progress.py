@@ -6,10 +6,9 @@ import functools
 import itertools
 import json
 import os
-import socket
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from .training_log import KINDS, parse_line, summarise
 
 T = TypeVar("T")
 JOBS = "jobs.json"  # of a sweep: the overrides of every job
+LOCK = "lock"  # of a sweep: held while it goes on
 SEGMENT = " | fairseq_cli.train | {"  # every start of fairseq-train first logs its config
 RECENT = 20  # log intervals of words/s
 PACE = 100  # log intervals of the time left: more, so that validations have their share
@@ -176,7 +176,9 @@ def sweep_lines(folder: Path) -> list[str]:
     jobs = read_json(folder / JOBS, list)
     # A sweeper that chooses as it goes on does not say how many there will be.
     notes = [*(itertools.islice(found, len(jobs)) if jobs else itertools.takewhile(bool, found))]
-    states = [job_state(note) for note in notes]
+    states = [str(note.get("state", "not started")) for note in notes]
+    if "running" in states and not is_held(folder / LOCK):  # killed, it could not note that
+        states = ["interrupted" if state == "running" else state for state in states]
     if {*states} <= {"finished"}:
         return []
     counts = ", ".join(f"{count} {state}" for state, count in sorted(Counter(states).items()))
@@ -186,15 +188,3 @@ def sweep_lines(folder: Path) -> list[str]:
             said = note.get("said") or [f"see {folder / str(number)}.log"]
             lines.append(f"  job {number + 1} failed: {said[-1]}")
     return lines
-
-
-def job_state(note: Mapping[str, Any]) -> str:
-    """By a job's own note, unless it was killed and could not write that, which can be seen on its
-    own machine alone."""
-    state = str(note.get("state", "not started"))
-    if state == "running" and note.get("host") == socket.gethostname():
-        with suppress(*BROKEN):
-            os.kill(int(note["pid"]), 0)
-            return state
-        return "interrupted"
-    return state

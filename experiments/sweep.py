@@ -13,6 +13,7 @@ it again::
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -43,8 +44,9 @@ from tabulate import tabulate
 
 from .changes import CONF
 from .commands import RunError, digest_of, environment
+from .locks import exclusive
 from .process import write_atomically
-from .progress import JOBS
+from .progress import JOBS, LOCK
 from .status import view
 
 TOKEN = "QKNORM_MT_SWEEP"
@@ -67,6 +69,7 @@ class Sweep:
     done: threading.Event = field(default_factory=threading.Event)
     teller: threading.Thread | None = None
     live: Live | None = None
+    lock: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def label(self, note: Mapping[str, Any]) -> str:
         """A job's run, or until that is known what tells its overrides from those of the others."""
@@ -86,6 +89,9 @@ class Begin(Callback):
         # Jobs compose the config anew, from the overrides.
         quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
         current = Sweep(folder, jobs_of(config))
+        waiting = "this sweep is running already: waiting for it"
+        lock = exclusive(folder / LOCK, lambda: say(waiting), threading.Event())
+        current.lock.enter_context(lock)
         with flag_override(config, ["struct", "readonly"], False):
             config.hydra.sweep.dir = str(folder)
             config.hydra.overrides.hydra += [
@@ -153,7 +159,6 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
         "state": "running",
         "sweep": os.environ.get(TOKEN),
         "host": socket.gethostname(),
-        "pid": os.getpid(),
         "started": datetime.now(UTC).isoformat("T", "seconds"),
     }
 
@@ -272,6 +277,7 @@ def end(code: int) -> int:
         current.teller.join()
     if current.live:
         current.live.stop()
+    current.lock.close()
     notes = notes_of(current)
     for note in notes:
         if note["state"] == "running":  # it could not write that it was killed

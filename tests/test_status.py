@@ -237,7 +237,7 @@ def test_sweeps_are_silent_once_they_are_finished(tmp_path: Path) -> None:
         None,
     )
     assert draw(tmp_path).endswith(
-        "sweep norms-12345678: 1 failed, 1 finished, 1 not started, 1 running\n"
+        "sweep norms-12345678: 1 failed, 1 finished, 1 interrupted, 1 not started\n"
         "  job 2 failed: error: [no] GPU here\n"
     )
     for number in range(4):
@@ -248,7 +248,7 @@ def test_sweeps_are_silent_once_they_are_finished(tmp_path: Path) -> None:
 def test_a_sweep_whose_jobs_are_not_known_has_those_it_began(tmp_path: Path) -> None:
     folder = make_sweep(tmp_path, {"state": "finished"}, {"state": "running"})
     (folder / "jobs.json").write_text("[]")
-    assert "sweep norms-12345678: 1 finished, 1 running\n" in draw(tmp_path)
+    assert "sweep norms-12345678: 1 finished, 1 interrupted\n" in draw(tmp_path)
 
 
 def test_a_narrow_terminal_drops_columns_before_it_folds_names(tmp_path: Path) -> None:

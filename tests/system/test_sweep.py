@@ -17,6 +17,7 @@ import pytest
 from ..conftest import ROOT
 from .conftest import run
 
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf/experiment").glob("*.yaml"))
 ARMS = ("attn=none,l2", "recipe=smoke")
 # Long enough to be killed in, and with checkpoints to go on from.
 LONGER = ("recipe.max_updates=60", "recipe.options.save_interval_updates=10")
@@ -75,9 +76,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return table(folder)
 
 
-def start(folder: Path, launcher: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, launcher: str, *more: str) -> subprocess.Popen[bytes]:
+    settings = (*ARMS, *LONGER, *more, f"hydra/launcher={launcher}")
     return subprocess.Popen(
-        [sys.executable, "-m", *argv(folder, *ARMS, *LONGER, f"hydra/launcher={launcher}")],
+        [sys.executable, "-m", *argv(folder, *settings)],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -139,9 +141,25 @@ def test_kills_at_ten_random_moments(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_runs_to_its_end(
+    name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """On the toy pair, with one seed, at the size of nothing."""
+    folder = tmp_path_factory.getbasetemp() / "experiments"
+    trial = (f"+experiment={name}", "pair=toy", "recipe=smoke", "seed=1", "hydra/launcher=joblib")
+    done = run(*argv(folder, *trial))
+    assert done.returncode == 0, done.stdout
+    (jobs,) = (folder / "work" / "sweeps").glob(f"{name}-*/jobs.json")
+    assert f"\n{len(json.loads(jobs.read_text()))} finished\n" in done.stdout
+
+
+@pytest.mark.slow
 def test_two_sweeps_at_once_train_each_run_once(tmp_path: Path, undisturbed: list[dict]) -> None:
-    sweeps = [start(tmp_path, "joblib") for _ in range(2)]
-    assert [process.wait(timeout=300) for process in sweeps] == [0, 0]
+    """Another sweep of the same runs goes on beside it, the very same waits for it."""
+    sweeps = [start(tmp_path, "joblib", *more) for more in ((), ("seed=1",), ())]
+    assert [process.wait(timeout=400) for process in sweeps] == [0, 0, 0]
     assert table(tmp_path) == undisturbed
     for segments in tmp_path.glob("work/runs/*/*/*/segments.json"):
         assert len(json.loads(segments.read_text())) == 1
