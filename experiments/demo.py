@@ -25,7 +25,7 @@ from .commands import RunError
 from .plan import open_run
 from .process import explain
 from .report.build import make_report
-from .run import execute
+from .run import execute, line_progress
 
 VARIANTS = ("none", "l2")
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -67,20 +67,14 @@ def train_side_by_side(runs: dict[str, Any], console: Console) -> None:
             run = runs[name]
             task = bars.add_task(name, total=run.updates, figures="")
 
-            last_dev = None
-
             def progress(updates: int, figures: Mapping[str, Any]) -> None:
-                nonlocal last_dev
                 text = "  ".join(f"{key} {value}" for key, value in figures.items())
                 bars.update(task, completed=updates, figures=text)
-                if not console.is_terminal and figures.get("dev_ppl") != last_dev:
-                    last_dev = figures["dev_ppl"]
-                    say(f"{updates} updates  {text}")
 
             def say(message: str) -> None:
                 console.print(f"[{name}] {message}", markup=False, soft_wrap=True)
 
-            execute(run, progress, say)
+            execute(run, progress if console.is_terminal else line_progress(say), say)
 
         jobs = [pool.submit(one, name) for name in runs]
         try:

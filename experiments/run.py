@@ -34,6 +34,7 @@ from . import sweep
 from .commands import RunError
 from .evaluate import score
 from .hparams import write_hparams
+from .job import run_job
 from .locks import Cores, exclusive, free_cores
 from .plan import FAILED, Run, open_run, save
 from .process import explain, write_atomically
@@ -71,6 +72,19 @@ def cores_of(run: Run, on_wait: Callable[[], None]) -> AbstractContextManager[Co
     return nullcontext(Cores([] if core is None else [core]))
 
 
+def line_progress(say: Callable[[str], None]) -> Progress:
+    """A line at each validation, where there is no terminal to draw a bar on."""
+    last: Any = None
+
+    def progress(updates: int, figures: Mapping[str, Any]) -> None:
+        nonlocal last
+        if figures.get("dev_ppl") != last:
+            last = figures["dev_ppl"]
+            say(f"{updates} updates  " + "  ".join(f"{k} {v}" for k, v in figures.items()))
+
+    return progress
+
+
 def bar_progress(run: Run) -> Progress:
     """A progress bar that appears with the first figures; a resumed one starts where it was."""
     bar: tqdm | None = None
@@ -89,12 +103,13 @@ def bar_progress(run: Run) -> Progress:
 def main(config: DictConfig) -> float:
     """Returns BLEU on dev, for sweepers that look for good settings."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
-        return sweep.run_job(HydraConfig.get(), config)
+        return run_job(HydraConfig.get(), config)
     cfg = OmegaConf.to_container(config, resolve=True)
     assert isinstance(cfg, dict)
     try:
         run = open_run({str(key): value for key, value in cfg.items()})
-        row = execute(run, bar_progress(run) if sys.stderr.isatty() else None, say=tqdm.write)
+        bar = sys.stderr.isatty()
+        row = execute(run, bar_progress(run) if bar else line_progress(print), say=tqdm.write)
     except (RunError, OSError) as error:
         sys.exit(f"error: {sentence(error)}")
     except KeyboardInterrupt:

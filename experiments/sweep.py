@@ -1,13 +1,13 @@
-"""Many runs from one command: what a job does, what is noted of it, what is said at the end.
+"""Many runs from one command: their folder, their jobs, and what is said of them at the end.
 
 Hydra expands a sweep into jobs and hands them to its launcher. A job is ``python -m
-experiments.run`` in a process of its own: one that fails, or is killed, leaves the others alone.
-What is known of a sweep stands in a folder named by its overrides, so that the same command finds
-it again::
+experiments.run`` in a process of its own (:mod:`experiments.job`): one that fails, or is killed,
+leaves the others alone. What is known of a sweep stands in a folder named by its overrides, so that
+the same command finds it again::
 
     work/sweeps/<experiment>-<digest>/
         jobs.json       the overrides of every job
-        <number>.json   what became of a job: see :func:`run_job`
+        <number>.json   what became of a job
         <number>.log    what it said, each time it was started
 """
 
@@ -16,41 +16,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import math
-import os
-import signal
-import socket
-import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.conf import HydraConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, flag_override
 from rich.live import Live
 from tabulate import tabulate
 
 from .changes import CONF
-from .commands import RunError, digest_of, environment
+from .commands import digest_of
+from .job import TOKEN, expands
 from .locks import exclusive
 from .process import write_atomically
 from .progress import JOBS, LOCK
 from .status import view
 
-TOKEN = "QKNORM_MT_SWEEP"
-SAID = 5  # last lines of a failed job's log in the summary
 STATES = ("finished", "failed", "interrupted", "running", "not started")
 
 
@@ -61,15 +52,13 @@ class Sweep:
     Attributes:
         jobs: overrides of each job; none where they are known only as the sweep goes on.
         token: what tells this time from others that the same sweep was begun.
+        going_on: what to end with the sweep.
     """
 
     folder: Path
     jobs: list[list[str]]
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
-    done: threading.Event = field(default_factory=threading.Event)
-    teller: threading.Thread | None = None
-    live: Live | None = None
-    lock: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    going_on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def label(self, note: Mapping[str, Any]) -> str:
         """A job's run, or until that is known what tells its overrides from those of the others."""
@@ -84,28 +73,35 @@ class Begin(Callback):
     """Gives a sweep its folder before Hydra begins it (hook: ``hydra.callbacks``)."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        global current
-        folder = Path(config.paths.work) / "sweeps" / name_of(config)
-        # Jobs compose the config anew, from the overrides.
-        quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-        current = Sweep(folder, jobs_of(config))
-        waiting = "this sweep is running already: waiting for it"
-        lock = exclusive(folder / LOCK, lambda: say(waiting), threading.Event())
-        current.lock.enter_context(lock)
-        with flag_override(config, ["struct", "readonly"], False):
-            config.hydra.sweep.dir = str(folder)
-            config.hydra.overrides.hydra += [
-                f"hydra.sweep.dir='{quoted}'",
-                f"+hydra.job.env_set.{TOKEN}={current.token}",
-            ]
-        write_atomically(folder / JOBS, json.dumps(current.jobs, indent=1) + "\n")
-        say(f"sweep: {folder}")
-        current.teller = threading.Thread(target=tell, args=(current,), daemon=True)
-        current.teller.start()
-        if sys.stdout.isatty():
-            draw = functools.partial(view, Path(config.paths.work), (), ("training", "decoding"))
-            current.live = Live(get_renderable=draw, refresh_per_second=0.5, transient=True)
-            current.live.start()
+        try:
+            begin(config)
+        except Exception as error:  # Hydra would warn, and go on without a folder
+            raise SystemExit(f"error: the sweep cannot begin: {error}") from error
+
+
+def begin(config: DictConfig) -> None:
+    global current
+    work = Path(config.paths.work)
+    folder = work / "sweeps" / name_of(config)
+    current = Sweep(folder, jobs_of(config))
+    waiting = "this sweep is running already: waiting for it"
+    lock = exclusive(folder / LOCK, lambda: say(waiting), threading.Event())
+    current.going_on.enter_context(lock)
+    # Jobs compose the config anew, from the overrides.
+    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    with flag_override(config, ["struct", "readonly"], False):
+        config.hydra.sweep.dir = str(folder)
+        config.hydra.overrides.hydra += [
+            f"hydra.sweep.dir='{quoted}'",
+            f"+hydra.job.env_set.{TOKEN}={current.token}",
+        ]
+    write_atomically(folder / JOBS, json.dumps(current.jobs, indent=1) + "\n")
+    say(f"sweep: {folder}")
+    current.going_on.enter_context(telling(current))
+    if sys.stdout.isatty():
+        draw = functools.partial(view, work, (), ("training", "decoding"))
+        live = Live(get_renderable=draw, refresh_per_second=0.5, transient=True)
+        current.going_on.enter_context(live)
 
 
 def use_own_launchers() -> None:
@@ -114,7 +110,7 @@ def use_own_launchers() -> None:
     The launchers' packages have settings by the same names: Hydra would merge the two, and warn.
     """
     Plugins.instance()  # registers the packages' own
-    theirs = ConfigStore.instance().repo["hydra"]["launcher"]
+    theirs = ConfigStore.instance().repo.get("hydra", {}).get("launcher", {})
     for path in (CONF / "hydra" / "launcher").glob("*.yaml"):
         theirs.pop(path.name, None)
 
@@ -137,93 +133,6 @@ def jobs_of(config: DictConfig) -> list[list[str]]:
     return batch
 
 
-def expands(hydra: Any) -> bool:
-    """Whether the sweeper is Hydra's own, which knows all jobs before it begins."""
-    return str(hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}")
-
-
-def run_job(hydra: HydraConf, config: DictConfig) -> float:
-    """Run a job of a sweep to its end and note what became of it; BLEU on dev, NaN without.
-
-    Raises:
-        RunError: if it failed, and the sweeper looks for the best, and so must know.
-
-    ``<number>.json`` says: number, overrides, state (running, finished, failed, interrupted), host,
-    started, seconds; then the run's name, folder, BLEU on dev and test, or the last lines it said.
-    """
-    folder, number = Path(hydra.sweep.dir), int(hydra.job.num)
-    started, log = time.monotonic(), folder / f"{number}.log"
-    note: dict[str, Any] = {
-        "number": number,
-        "overrides": list(hydra.overrides.task),
-        "state": "running",
-        "sweep": os.environ.get(TOKEN),
-        "host": socket.gethostname(),
-        "started": datetime.now(UTC).isoformat("T", "seconds"),
-    }
-
-    def write(**more: Any) -> None:
-        note.update(seconds=round(time.monotonic() - started, 1), **more)
-        text = json.dumps(note, indent=1, ensure_ascii=False) + "\n"
-        write_atomically(folder / f"{number}.json", text)
-
-    write()
-    before = log.stat().st_size if log.exists() else 0
-    try:
-        code = run_process(job_argv(hydra, config), log)
-    except BaseException as error:
-        write(state="failed" if isinstance(error, Exception) else "interrupted")
-        raise
-    with log.open("rb") as file:
-        file.seek(before)
-        said = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    if code == 0:
-        result = json.loads(said[-1])
-        write(state="finished", **result)
-        return float(result["dev"])
-    ended = [f"ended by signal {-code}"] if code < 0 else []
-    stopped = code in (130, -signal.SIGINT, -signal.SIGTERM)
-    write(state="interrupted" if stopped else "failed", said=[*said, *ended][-SAID:])
-    if not expands(hydra):  # a sweeper that looks for the best is told by an error
-        raise RunError(f"job {number + 1} {note['state']}: {note['said'][-1]}")
-    return math.nan
-
-
-def job_argv(hydra: HydraConf, config: DictConfig) -> list[str]:
-    """The job as a command of its own, which can be pasted too."""
-    argv = [sys.executable, "-m", "experiments.run"]
-    for source in hydra.runtime.config_sources:
-        argv += ["--config-dir", source.path] if source.provider == "command-line" else []
-    argv += [given for given in hydra.overrides.hydra if given.startswith("hydra.searchpath")]
-    argv += [*hydra.overrides.task]
-    side_by_side = hydra.runtime.choices["hydra/launcher"] != "basic"
-    on_cpu = OmegaConf.select(config, "recipe.options.cpu")
-    if side_by_side and on_cpu and config.runtime.core is None:
-        argv.append("runtime.core=free")
-    return argv
-
-
-def run_process(argv: Sequence[str], log: Path) -> int:
-    """Run a job, its output appended to ``log``; its exit code. Interrupted, it stops the job."""
-    with log.open("ab") as sink:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env=environment(threads=1),
-        )
-        try:
-            return process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
-
-
 def notes_of(sweep: Sweep) -> list[dict[str, Any]]:
     """What became of each job in this process's time, in order."""
     count = len(sweep.jobs) or len([*sweep.folder.glob("[0-9]*.json")])
@@ -243,17 +152,28 @@ def say(message: str) -> None:
     print(message, flush=True)
 
 
-def tell(sweep: Sweep, seconds: float = 1.0) -> None:
-    """Say what becomes of the jobs, as it does, until the sweep is done."""
-    told: dict[int, str] = {}
-    while True:
-        last = sweep.done.wait(seconds)
-        for note in notes_of(sweep):
-            if note["state"] not in (told.get(note["number"], "not started"), "running"):
-                say(line_of(sweep, note))
-            told[note["number"]] = note["state"]
-        if last:
-            return
+@contextlib.contextmanager
+def telling(sweep: Sweep, seconds: float = 1.0) -> Iterator[None]:
+    """Say what becomes of the jobs, as it does."""
+    done, told = threading.Event(), dict[int, str]()
+
+    def tell() -> None:
+        while True:
+            last = done.wait(seconds)
+            for note in notes_of(sweep):
+                if note["state"] not in (told.get(note["number"], "not started"), "running"):
+                    say(line_of(sweep, note))
+                told[note["number"]] = note["state"]
+            if last:
+                return
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def line_of(sweep: Sweep, note: dict[str, Any]) -> str:
@@ -272,12 +192,7 @@ def end(code: int) -> int:
     """
     if current is None:
         return code
-    current.done.set()
-    if current.teller:
-        current.teller.join()
-    if current.live:
-        current.live.stop()
-    current.lock.close()
+    current.going_on.close()
     notes = notes_of(current)
     for note in notes:
         if note["state"] == "running":  # it could not write that it was killed

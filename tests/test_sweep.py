@@ -15,7 +15,7 @@ import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
-from experiments import sweep
+from experiments import job, sweep
 from experiments.commands import RunError
 from experiments.locks import exclusive
 from experiments.progress import LOCK, sweep_lines
@@ -40,7 +40,7 @@ def test_a_sweep_is_named_by_its_runs_alone() -> None:
 def test_what_is_given_goes_before_what_an_experiment_has() -> None:
     jobs = jobs_of(config_of("+experiment=norms", "attn=l2", "recipe=smoke", sweep=True))
     shared = ["+experiment=norms", "recipe=smoke"]
-    assert [sorted(job) for job in jobs] == [
+    assert [sorted(each) for each in jobs] == [
         sorted(["attn=l2", f"seed={seed}", *shared]) for seed in (1, 2, 3)
     ]
 
@@ -89,7 +89,7 @@ def test_jobs_side_by_side_have_a_core_each(
 ) -> None:
     options = {"cpu": True} if cpu else {}
     config = OmegaConf.create({"recipe": {"options": options}, "runtime": {"core": core}})
-    argv = sweep.job_argv(hydra_of(tmp_path, launcher), config)
+    argv = job.job_argv(hydra_of(tmp_path, launcher), config)
     assert argv == [
         *(sys.executable, "-m", "experiments.run", "--config-dir", "/mine"),
         *("hydra.searchpath=[file://x]", "attn=l2"),
@@ -106,9 +106,9 @@ ENDS = {
 
 
 def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[float, dict]:
-    monkeypatch.setattr(sweep, "job_argv", lambda *given: [sys.executable, "-c", script])
-    monkeypatch.setenv(sweep.TOKEN, "this-time")
-    value = sweep.run_job(hydra_of(tmp_path), OmegaConf.create())
+    monkeypatch.setattr(job, "job_argv", lambda *given: [sys.executable, "-c", script])
+    monkeypatch.setenv(job.TOKEN, "this-time")
+    value = job.run_job(hydra_of(tmp_path), OmegaConf.create())
     return value, json.loads((tmp_path / "3.json").read_text())
 
 
@@ -289,7 +289,7 @@ OVERRIDES = [["minutes=60"], ["minutes=5"], ["minutes=60"]]
 
 def test_jobs_that_ask_for_the_same_are_an_array(monkeypatch: pytest.MonkeyPatch) -> None:
     launcher, arrays, _ = launcher_of(monkeypatch, [1.0, 2.0, RuntimeError("killed\nat line 3")])
-    returned = [job.return_value for job in launcher.launch(OVERRIDES, 10)]
+    returned = [each.return_value for each in launcher.launch(OVERRIDES, 10)]
     assert arrays == [({"timeout_min": 60}, [10, 12]), ({"timeout_min": 5}, [11])]
     assert returned[:2] == [1.0, 2.0] and math.isnan(returned[2])
 
@@ -298,7 +298,7 @@ def test_ctrl_c_cancels_what_was_submitted(monkeypatch: pytest.MonkeyPatch) -> N
     launcher, _, jobs = launcher_of(monkeypatch, [1.0, KeyboardInterrupt(), 3.0])
     with pytest.raises(KeyboardInterrupt):
         launcher.launch(OVERRIDES, 10)
-    assert all(job.cancelled for job in jobs)
+    assert all(each.cancelled for each in jobs)
 
 
 def test_what_became_of_a_killed_job_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -99,6 +99,17 @@ def processes_of(folder: Path) -> Iterator[int]:
             continue
 
 
+def pinned_to(folder: Path) -> list[set[int]]:
+    """CPU cores of each training that goes on, all of which have one thread."""
+    cores = []
+    for pid in processes_of(folder):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"fairseq_cli.train" in command:
+            assert b"OMP_NUM_THREADS=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            cores.append(os.sched_getaffinity(pid))
+    return cores
+
+
 def check(folder: Path, undisturbed: list[dict], launcher: str) -> None:
     done = run(*argv(folder, *ARMS, *LONGER, f"hydra/launcher={launcher}"))
     assert done.returncode == 0, done.stdout
@@ -115,6 +126,9 @@ def test_ctrl_c_stops_every_job_and_the_same_command_goes_on(
     while not list(tmp_path.glob("work/runs/*/*/*/checkpoints/checkpoint_last.pt")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
+    if launcher == "joblib" and len(os.sched_getaffinity(0)) > 1:
+        (one, other) = pinned_to(tmp_path)
+        assert len(one) == len(other) == 1 and one != other
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(timeout=30) == 130
     time.sleep(1)

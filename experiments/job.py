@@ -1,0 +1,113 @@
+"""A job of a sweep: one run in a process of its own, and a note of what became of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.conf import HydraConf
+from omegaconf import DictConfig, OmegaConf
+
+from .commands import RunError, environment
+from .process import write_atomically
+
+SAID = 5  # last lines of a failed job's log that its note has
+TOKEN = "QKNORM_MT_SWEEP"  # environment variable: which start of the sweep a job belongs to
+
+
+def run_job(hydra: HydraConf, config: DictConfig) -> float:
+    """Run a job of a sweep to its end and note what became of it; BLEU on dev, NaN without.
+
+    Raises:
+        RunError: if it failed, and the sweeper looks for the best, and so must know.
+
+    ``<number>.json`` says: number, overrides, state (running, finished, failed, interrupted), host,
+    started, seconds; then the run's name, folder, BLEU on dev and test, or the last lines it said.
+    """
+    folder, number = Path(hydra.sweep.dir), int(hydra.job.num)
+    started, log = time.monotonic(), folder / f"{number}.log"
+    note: dict[str, Any] = {
+        "number": number,
+        "overrides": list(hydra.overrides.task),
+        "state": "running",
+        "sweep": os.environ.get(TOKEN),
+        "host": socket.gethostname(),
+        "started": datetime.now(UTC).isoformat("T", "seconds"),
+    }
+
+    def write(**more: Any) -> None:
+        note.update(seconds=round(time.monotonic() - started, 1), **more)
+        text = json.dumps(note, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(folder / f"{number}.json", text)
+
+    write()
+    before = log.stat().st_size if log.exists() else 0
+    try:
+        code = run_process(job_argv(hydra, config), log)
+    except BaseException as error:
+        write(state="failed" if isinstance(error, Exception) else "interrupted")
+        raise
+    with log.open("rb") as file:
+        file.seek(before)
+        said = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    if code == 0:
+        result = json.loads(said[-1])
+        write(state="finished", **result)
+        return float(result["dev"])
+    ended = [f"ended by signal {-code}"] if code < 0 else []
+    stopped = code in (130, -signal.SIGINT, -signal.SIGTERM)
+    write(state="interrupted" if stopped else "failed", said=[*said, *ended][-SAID:])
+    if not expands(hydra):  # a sweeper that looks for the best is told by an error
+        raise RunError(f"job {number + 1} {note['state']}: {note['said'][-1]}")
+    return math.nan
+
+
+def job_argv(hydra: HydraConf, config: DictConfig) -> list[str]:
+    """The job as a command of its own, which can be pasted too."""
+    argv = [sys.executable, "-m", "experiments.run"]
+    for source in hydra.runtime.config_sources:
+        argv += ["--config-dir", source.path] if source.provider == "command-line" else []
+    argv += [given for given in hydra.overrides.hydra if given.startswith("hydra.searchpath")]
+    argv += [*hydra.overrides.task]
+    side_by_side = hydra.runtime.choices["hydra/launcher"] != "basic"
+    on_cpu = OmegaConf.select(config, "recipe.options.cpu")
+    if side_by_side and on_cpu and config.runtime.core is None:
+        argv.append("runtime.core=free")
+    return argv
+
+
+def run_process(argv: Sequence[str], log: Path) -> int:
+    """Run a job, its output appended to ``log``; its exit code. Interrupted, it stops the job."""
+    with log.open("ab") as sink:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=environment(threads=1),
+        )
+        try:
+            return process.wait()
+        except BaseException:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            raise
+
+
+def expands(hydra: Any) -> bool:
+    """Whether the sweeper is Hydra's own, which knows all jobs before it begins."""
+    return str(hydra.sweeper._target_).endswith(f".{BasicSweeper.__name__}")
