@@ -234,6 +234,12 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
     for name, value in positive.items():
         if not isinstance(value, int) or value < 1:
             raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
+    for sign in ",:":
+        if sign in str(cfg["paths"]["work"]):
+            raise RunError(
+                f"paths.work={cfg['paths']['work']} is not allowed: for its {sign!r} fairseq would "
+                "read it as several paths"
+            )
     core = cfg["runtime"]["core"]
     if core not in (None, "free") and (not isinstance(core, int) or core < 0):
         raise RunError(
