@@ -69,7 +69,7 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
     stopped = code in (130, -signal.SIGINT, -signal.SIGTERM)
     write(state="interrupted" if stopped else "failed", said=[*said, *ended][-SAID:])
     if not expands(hydra):  # a sweeper that looks for the best is told by an error
-        raise RunError(f"job {number + 1} {note['state']}: {note['said'][-1]}")
+        raise RunError(f"job {number + 1} {note['state']}: {' '.join(note['said'][-1:])}")
     return math.nan
 
 

@@ -40,8 +40,6 @@ from .plan import FAILED, Run, open_run, save
 from .process import explain, write_atomically
 from .train import Progress, train
 
-INTERRUPTED = 130
-
 
 def execute(run: Run, progress: Progress | None = None, say: Callable[..., None] = print) -> dict:
     """Do what is missing of a run; return its row."""
@@ -114,7 +112,7 @@ def main(config: DictConfig) -> float:
         sys.exit(f"error: {sentence(error)}")
     except KeyboardInterrupt:
         print("\ninterrupted: the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(INTERRUPTED)
+        sys.exit(sweep.INTERRUPTED)
     bleu = {split: found["bleu_tok"]["score"] for split, found in row["scores"].items()}
     print(json.dumps({"run": run.name, "folder": str(run.folder), **bleu}))
     return float(bleu["dev"])
@@ -144,7 +142,7 @@ def command() -> int:
             print(error.code, file=sys.stderr)
         code = error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        code = sweep.INTERRUPTED
     return sweep.end(code)
 
 

@@ -42,6 +42,8 @@ from .process import write_atomically
 from .progress import JOBS, LOCK
 from .status import view
 
+INTERRUPTED = 130  # exit code
+KILLED = ["killed"]
 STATES = ("finished", "failed", "interrupted", "running", "not started")
 
 
@@ -195,8 +197,11 @@ def end(code: int) -> int:
     current.going_on.close()
     notes = notes_of(current)
     for note in notes:
-        if note["state"] == "running":  # it could not write that it was killed
-            note.update(state="failed", said=["killed"])
+        if note["state"] == "running":  # killed, it could not note that
+            stopped = code == INTERRUPTED
+            note.update(
+                {"state": "interrupted"} if stopped else {"state": "failed", "said": KILLED}
+            )
     say("\n" + summary(current, notes))
     if code == 0 and any(note["state"] != "finished" for note in notes):
         code = 1

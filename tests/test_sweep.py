@@ -219,7 +219,7 @@ def test_what_an_earlier_start_of_the_sweep_left_is_not_of_this_one(tmp_path: Pa
         (("finished", "finished"), 0, 0),
         (("finished", "failed"), 0, 1),
         (("finished", "running"), 0, 1),
-        (("finished", "not started"), 130, 130),
+        (("running", "not started"), 130, 130),
     ],
 )
 def test_the_exit_code_tells(
@@ -234,7 +234,8 @@ def test_the_exit_code_tells(
     assert sweep.end(code) == expected
     said = capsys.readouterr().out
     assert ("the same command does what is missing" in said) == (expected != 0)
-    assert ("killed" in said) == ("running" in states)
+    assert ("killed" in said) == (states == ("finished", "running"))
+    assert ("1 interrupted, 1 not started" in said) == (code == 130)
     monkeypatch.setattr(sweep, "current", None)
     assert sweep.end(code) == code
 
