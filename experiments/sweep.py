@@ -43,7 +43,6 @@ from .progress import JOBS, LOCK
 from .status import view
 
 INTERRUPTED = 130  # exit code
-KILLED = ["killed"]
 STATES = ("finished", "failed", "interrupted", "running", "not started")
 
 
@@ -198,10 +197,8 @@ def end(code: int) -> int:
     notes = notes_of(current)
     for note in notes:
         if note["state"] == "running":  # killed, it could not note that
-            stopped = code == INTERRUPTED
-            note.update(
-                {"state": "interrupted"} if stopped else {"state": "failed", "said": KILLED}
-            )
+            note["state"] = "interrupted" if code == INTERRUPTED else "failed"
+            note["said"] = [] if code == INTERRUPTED else ["killed"]
     say("\n" + summary(current, notes))
     if code == 0 and any(note["state"] != "finished" for note in notes):
         code = 1
