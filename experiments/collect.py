@@ -8,15 +8,16 @@ on, are not.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from .commands import RunError
 from .lines import read_lines, to_text
+from .locks import exclusive
 from .process import write_atomically
 from .score import sentence_stats
 from .stats import bleu_of
@@ -67,7 +68,7 @@ def read_rows(results: Path) -> list[dict[str, Any]]:
 def put_row(results: Path, row: dict[str, Any]) -> None:
     """Append a row, or replace the one of the same run and decoding."""
     results.mkdir(parents=True, exist_ok=True)
-    with FileLock(results / f".{LEDGER}.lock"):
+    with exclusive(results / f".{LEDGER}.lock", lambda: None, threading.Event()):
         rows = read_rows(results)
         places = [i for i, r in enumerate(rows) if key(r) == key(row)] or [len(rows)]
         rows[places[0] : places[0] + 1] = [row]

@@ -56,13 +56,16 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
     try:
         code = run_process(job_argv(hydra, config), log)
     except BaseException as error:
-        write(state="failed" if isinstance(error, Exception) else "interrupted")
+        if isinstance(error, Exception):
+            write(state="failed", said=[f"{type(error).__name__}: {error}"])
+        else:
+            write(state="interrupted")
         raise
     with log.open("rb") as file:
         file.seek(before)
         said = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    if code == 0:
-        result = json.loads(said[-1])
+    result = result_of(said) if code == 0 else None
+    if result:
         write(state="finished", **result)
         return float(result["dev"])
     ended = [f"ended by signal {-code}"] if code < 0 else []
@@ -73,14 +76,24 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
     return math.nan
 
 
+def result_of(said: Sequence[str]) -> dict[str, Any] | None:
+    """What a run printed last of all, but for what its process may have said in ending."""
+    for line in reversed(said):
+        if line.startswith('{"run"'):
+            result: dict[str, Any] = json.loads(line)
+            return result
+    return None
+
+
 def job_argv(hydra: HydraConf, config: DictConfig) -> list[str]:
     """The job as a command of its own, which can be pasted too."""
-    argv = [sys.executable, "-m", "experiments.run"]
+    argv = [sys.executable, "-m", "experiments.run", "--config-name", str(hydra.job.config_name)]
     for source in hydra.runtime.config_sources:
         argv += ["--config-dir", source.path] if source.provider == "command-line" else []
     argv += [given for given in hydra.overrides.hydra if given.startswith("hydra.searchpath")]
-    argv += [*hydra.overrides.task]
-    side_by_side = hydra.runtime.choices["hydra/launcher"] != "basic"
+    argv += ["hydra.mode=RUN", *hydra.overrides.task]  # a file may have set it to MULTIRUN
+    # SLURM gives a job its own cores.
+    side_by_side = hydra.runtime.choices["hydra/launcher"] in ("joblib", "submitit_local")
     on_cpu = OmegaConf.select(config, "recipe.options.cpu")
     if side_by_side and on_cpu and config.runtime.core is None:
         argv.append("runtime.core=free")

@@ -4,7 +4,8 @@ A run is locked twice over. ``flock`` is held by every process that was handed t
 training whose runner was killed keeps its run, and the kernel lets go when the last of them ends.
 Some shared file systems keep ``flock`` to each machine, or have none (Lustre and NFS by their mount
 options), so a lease stands beside it: a file that its holder touches, and that another machine may
-take once it has seen no sign of life for :data:`LEASE` seconds.
+take once it has seen no sign of life for :data:`LEASE` seconds. There alone, a training that
+outlives its runner is not seen by other machines.
 """
 
 from __future__ import annotations
@@ -94,8 +95,12 @@ def is_held(path: Path) -> bool:
     lease = lease_path(path)
     with contextlib.suppress(FileNotFoundError):
         owner, touched = SoftFileLease(lease, lease_duration=LEASE).owner, lease.stat().st_mtime
+        if owner and owner.hostname == socket.gethostname():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(owner.pid, 0)
+                return True
         # Clocks of machines differ: believed for twice as long as it lasts.
-        if owner and owner.hostname != socket.gethostname() and time.time() - touched < 2 * LEASE:
+        elif owner and time.time() - touched < 2 * LEASE:
             return True
     if not path.exists():
         return False
@@ -121,8 +126,7 @@ def free_cores(wanted: int, on_wait: Callable[[], None], stop: threading.Event) 
             f"runtime.threads={wanted} is not allowed with runtime.core=free: legal is up to "
             f"{len(allowed)}, the cores there are"
         )
-    folder = Path(tempfile.gettempdir()) / f"qknorm-mt-cores-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = core_locks()
     tell = functools.cache(on_wait)
     while (cores := take_cores(folder, allowed, wanted)) is None:
         tell()
@@ -132,6 +136,24 @@ def free_cores(wanted: int, on_wait: Callable[[], None], stop: threading.Event) 
         yield cores
     finally:
         cores.release()
+
+
+@contextlib.contextmanager
+def given_core(number: int) -> Iterator[Cores]:
+    """A core that was asked for by its number: no other run gets it as a free one."""
+    cores = Cores([number], [open_lock(core_locks() / str(number))])
+    try_flock(cores.descriptors[0])
+    try:
+        yield cores
+    finally:
+        cores.release()
+
+
+def core_locks() -> Path:
+    """Folder of this user's locks of this machine's cores."""
+    folder = Path(tempfile.gettempdir()) / f"qknorm-mt-cores-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def take_cores(folder: Path, allowed: Sequence[int], wanted: int) -> Cores | None:

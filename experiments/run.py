@@ -35,7 +35,7 @@ from .commands import RunError
 from .evaluate import score
 from .hparams import write_hparams
 from .job import run_job
-from .locks import Cores, exclusive, free_cores
+from .locks import Cores, exclusive, free_cores, given_core
 from .plan import FAILED, Run, open_run, save
 from .process import explain, write_atomically
 from .train import Progress, train
@@ -56,7 +56,7 @@ def execute(run: Run, progress: Progress | None = None, say: Callable[..., None]
             row = score(run, train(run, lock, progress, say), say)
             write_hparams(run, row)
             return row
-        except (RunError, OSError) as error:
+        except Exception as error:
             if not run.stop.is_set():
                 write_atomically(run.folder / FAILED, sentence(error) + "\n")
             raise
@@ -67,7 +67,7 @@ def cores_of(run: Run, on_wait: Callable[[], None]) -> AbstractContextManager[Co
     core, threads = run.cfg["runtime"]["core"], run.cfg["runtime"]["threads"]
     if core == "free":
         return free_cores(threads, on_wait, run.stop)
-    return nullcontext(Cores([] if core is None else [core]))
+    return nullcontext(Cores()) if core is None else given_core(core)
 
 
 def line_progress(say: Callable[[str], None]) -> Progress:
@@ -118,8 +118,10 @@ def main(config: DictConfig) -> float:
     return float(bleu["dev"])
 
 
-def sentence(error: RunError | OSError) -> str:
-    return explain(error) if isinstance(error, OSError) else str(error)
+def sentence(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return explain(error)
+    return str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
 
 
 def interrupt(number: int, frame: object) -> None:

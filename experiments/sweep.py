@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import sys
 import threading
 import uuid
@@ -35,7 +36,7 @@ from rich.live import Live
 from tabulate import tabulate
 
 from .changes import CONF
-from .commands import digest_of
+from .commands import RunError, digest_of
 from .job import TOKEN, expands
 from .locks import exclusive
 from .process import write_atomically
@@ -82,14 +83,16 @@ class Begin(Callback):
 
 def begin(config: DictConfig) -> None:
     global current
+    check(config.hydra.overrides)
     work = Path(config.paths.work)
     folder = work / "sweeps" / name_of(config)
     current = Sweep(folder, jobs_of(config))
     waiting = "this sweep is running already: waiting for it"
     lock = exclusive(folder / LOCK, lambda: say(waiting), threading.Event())
     current.going_on.enter_context(lock)
-    # Jobs compose the config anew, from the overrides.
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
+    # Jobs compose the config anew, from the overrides. In quotes, a backslash is itself, but
+    # before a quote.
+    quoted = re.sub(r"(\\*)('|$)", lambda m: m[1] * 2 + (m[2] and "\\'"), str(folder))
     with flag_override(config, ["struct", "readonly"], False):
         config.hydra.sweep.dir = str(folder)
         config.hydra.overrides.hydra += [
@@ -105,6 +108,21 @@ def begin(config: DictConfig) -> None:
         current.going_on.enter_context(live)
 
 
+def check(overrides: Any) -> None:
+    """Refuse what Hydra would take and do otherwise than it looks.
+
+    Raises:
+        RunError: naming the override.
+    """
+    for given in overrides.task:
+        name, _, values = given.lstrip("+").partition("=")
+        if name == "experiment" and "," in values:
+            raise RunError(f"{given}: one experiment a command, since each has values of its own")
+    for given in overrides.hydra:
+        if given.startswith("hydra.sweep.dir="):
+            raise RunError(f"{given}: a sweep's folder is named by its runs; give paths.work=DIR")
+
+
 def use_own_launchers() -> None:
     """Let conf/hydra/launcher/ alone say how a launcher is set up.
 
@@ -118,8 +136,11 @@ def use_own_launchers() -> None:
 
 def name_of(config: DictConfig) -> str:
     """The same for the same runs, on whichever launcher, in whichever order they are given."""
-    overrides = sorted(config.hydra.overrides.task)
-    name = config.hydra.runtime.choices.get("experiment") or "sweep"
+    hydra = config.hydra
+    sources = hydra.runtime.config_sources
+    own = [source.path for source in sources if source.provider == "command-line"]
+    overrides = [hydra.job.config_name, *own, *sorted(hydra.overrides.task)]
+    name = hydra.runtime.choices.get("experiment") or "sweep"
     return f"{name}-{digest_of(overrides)[:8]}"
 
 
@@ -135,18 +156,16 @@ def jobs_of(config: DictConfig) -> list[list[str]]:
 
 
 def notes_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """What became of each job in this process's time, in order."""
-    count = len(sweep.jobs) or len([*sweep.folder.glob("[0-9]*.json")])
-    notes = []
-    for number in range(count):
-        overrides = sweep.jobs[number] if sweep.jobs else []
-        note = {"number": number, "overrides": overrides, "state": "not started"}
-        try:
-            found = json.loads((sweep.folder / f"{number}.json").read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            found = {}
-        notes.append(found if found.get("sweep") == sweep.token else note)
-    return notes
+    """What became of each job since this process began the sweep, in order."""
+    notes: dict[int, dict[str, Any]] = {
+        number: {"number": number, "overrides": overrides, "state": "not started"}
+        for number, overrides in enumerate(sweep.jobs)
+    }
+    for path in sweep.folder.glob("[0-9]*.json"):
+        note = json.loads(path.read_text(encoding="utf-8"))
+        if note["sweep"] == sweep.token:
+            notes[note["number"]] = note
+    return [notes[number] for number in sorted(notes)]
 
 
 def say(message: str) -> None:
@@ -195,6 +214,10 @@ def end(code: int) -> int:
         return code
     current.going_on.close()
     notes = notes_of(current)
+    if code not in (0, INTERRUPTED) and {note["state"] for note in notes} <= {"not started"}:
+        if not any(current.folder.glob("[0-9]*.json")):
+            (current.folder / JOBS).unlink(missing_ok=True)
+        return code  # Hydra has refused it, and said why
     for note in notes:
         if note["state"] == "running":  # killed, it could not note that
             note["state"] = "interrupted" if code == INTERRUPTED else "failed"
@@ -227,6 +250,6 @@ def summary(sweep: Sweep, notes: Sequence[dict[str, Any]]) -> str:
             parts.append(f"  all it said: {sweep.folder / str(note['number'])}.log\n")
     counts = Counter(note["state"] for note in notes)
     parts.append(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]))
-    if counts["finished"] < len(notes):
+    if sweep.jobs and counts["finished"] < len(notes):
         parts.append("the same command does what is missing")
     return "\n".join(parts)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import BaseSubmititLauncher
 from omegaconf import OmegaConf
 
+ENDING = 10.0  # seconds that cancelled jobs have to end
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -50,6 +52,9 @@ class SlurmArrays(BaseSubmititLauncher):
         except BaseException:  # Ctrl-C stops the jobs of a sweep, wherever they run
             for job in submitted.values():
                 job.cancel(check=False)
+            deadline = time.monotonic() + ENDING
+            while time.monotonic() < deadline and not all(j.done() for j in submitted.values()):
+                time.sleep(0.5)
             raise
 
     def request(self, overrides: Sequence[str]) -> str:
@@ -101,5 +106,6 @@ def result_of(job: Any) -> JobReturn:
         returned: JobReturn = job.result()
         return returned
     except Exception as error:
-        print(f"{job}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+        said = str(error).partition("\n")[0]
+        print(f"{job}: {type(error).__name__}: {said}", flush=True)
         return JobReturn(_return_value=math.nan, status=JobStatus.COMPLETED)

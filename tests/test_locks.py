@@ -15,7 +15,7 @@ import pytest
 
 from experiments import locks
 from experiments.commands import RunError
-from experiments.locks import Cores, exclusive, free_cores, is_held
+from experiments.locks import Cores, exclusive, free_cores, given_core, is_held
 
 ELSEWHERE = "another-machine"
 
@@ -103,8 +103,10 @@ def test_the_lease_stands_alone_where_there_is_no_flock(
         holder.kill()
         holder.wait()
 
+    assert is_held(tmp_path / "lock")
     with exclusive(tmp_path / "lock", kill, threading.Event()):
         assert len(waited) == 1
+    assert not is_held(tmp_path / "lock")
 
 
 def test_other_faults_of_flock_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +134,14 @@ def test_no_two_runs_have_a_core(two_cores: None) -> None:
     stop.clear()
     with free_cores(2, never, stop) as both:
         assert both.numbers == [3, 5]
+
+
+def test_a_core_that_was_asked_for_is_not_free(two_cores: None) -> None:
+    stop = threading.Event()
+    with given_core(3) as first, given_core(3) as again, free_cores(1, never, stop) as free:
+        assert (first.numbers, again.numbers, free.numbers) == ([3], [3], [5])
+    with free_cores(2, never, stop):
+        pass
 
 
 def test_waiting_for_two_cores_holds_none(two_cores: None) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
@@ -19,7 +20,7 @@ from experiments import job, sweep
 from experiments.commands import RunError
 from experiments.locks import exclusive
 from experiments.progress import LOCK, sweep_lines
-from experiments.sweep import Sweep, jobs_of, line_of, name_of, summary
+from experiments.sweep import Begin, Sweep, jobs_of, line_of, name_of, summary
 from hydra_plugins.qknorm_mt_launchers import SlurmArrays, result_of
 
 from .test_commands import config_of
@@ -51,11 +52,42 @@ def test_the_jobs_of_a_sweeper_that_looks_for_the_best_are_not_known() -> None:
     assert jobs_of(config) == []
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("+experiment=norms,heads",), "experiment=norms,heads: one experiment a command"),
+        (("hydra.sweep.dir=x",), "hydra.sweep.dir=x: a sweep's folder is named by its runs"),
+    ],
+)
+def test_what_hydra_would_take_and_do_otherwise_is_refused(
+    overrides: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=f"error: the sweep cannot begin: .?{message}"):
+        Begin().on_multirun_start(config_of(*overrides, sweep=True))
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "a\\b", "a\\'b\\"])
+def test_jobs_are_told_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    config = config_of("seed=1,2", sweep=True)
+    config.paths.work = str(tmp_path / name)
+    monkeypatch.setattr(sweep, "current", None)
+    Begin().on_multirun_start(config)
+    made: Any = sweep.current
+    assert sweep.end(1) == 1
+    assert not (made.folder / "jobs.json").exists()  # nothing was begun
+    (given,) = [o for o in config.hydra.overrides.hydra if o.startswith("hydra.sweep.dir=")]
+    parsed = OverridesParser.create().parse_override(given)
+    assert parsed.value() == config.hydra.sweep.dir == str(made.folder)
+    assert made.folder.parents[1] == tmp_path / name
+
+
 def hydra_of(tmp_path: Path, launcher: str = "joblib", **more: Any) -> Any:
     return OmegaConf.create(
         {
             "sweep": {"dir": str(tmp_path)},
-            "job": {"num": 3},
+            "job": {"num": 3, "config_name": "config"},
             "sweeper": {"_target_": "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"},
             "overrides": {
                 "task": ["attn=l2"],
@@ -79,7 +111,8 @@ def hydra_of(tmp_path: Path, launcher: str = "joblib", **more: Any) -> Any:
     [
         ("basic", True, None, False),
         ("joblib", True, None, True),
-        ("submitit_slurm", True, None, True),
+        ("submitit_local", True, None, True),
+        ("submitit_slurm", True, None, False),
         ("joblib", True, 1, False),
         ("joblib", False, None, False),
     ],
@@ -91,14 +124,18 @@ def test_jobs_side_by_side_have_a_core_each(
     config = OmegaConf.create({"recipe": {"options": options}, "runtime": {"core": core}})
     argv = job.job_argv(hydra_of(tmp_path, launcher), config)
     assert argv == [
-        *(sys.executable, "-m", "experiments.run", "--config-dir", "/mine"),
-        *("hydra.searchpath=[file://x]", "attn=l2"),
+        *(sys.executable, "-m", "experiments.run", "--config-name", "config"),
+        *("--config-dir", "/mine", "hydra.searchpath=[file://x]", "hydra.mode=RUN", "attn=l2"),
         *(["runtime.core=free"] if pinned else []),
     ]
 
 
+RESULT = '{"run": "toy/x/seed1-0", "dev": 2.5, "test": 3.5}'
 ENDS = {
-    "finished": 'print(\'a\'); print(\'{"run": "toy/x/seed1-0", "dev": 2.5, "test": 3.5}\')',
+    "finished": f"print(1); print({RESULT!r}); print(2)",
+        "RESULT", repr(RESULT)
+    ),
+    "nothing": "print(1)",
     "failed": "print(*range(9), sep='\\n'); raise SystemExit('error: no')",
     "killed": "import os, signal; print('a', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
     "interrupted": "raise SystemExit(130)",
@@ -123,7 +160,7 @@ def test_a_finished_job_returns_bleu_on_dev(
         **{"number": 3, "overrides": ["attn=l2"], "state": "finished", "sweep": "this-time"},
         **{"run": "toy/x/seed1-0", "dev": 2.5, "test": 3.5},
     }
-    assert (tmp_path / "3.log").read_text().startswith("a\n{")
+    assert (tmp_path / "3.log").read_text().startswith("1\n{")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +169,7 @@ def test_a_finished_job_returns_bleu_on_dev(
         ("failed", "failed", ["5", "6", "7", "8", "error: no"]),
         ("killed", "failed", ["a", "ended by signal 9"]),
         ("interrupted", "interrupted", []),
+        ("nothing", "failed", ["1"]),
     ],
 )
 def test_a_job_that_does_not_end_well_is_noted_and_does_not_raise(
@@ -213,6 +251,13 @@ def test_what_an_earlier_start_of_the_sweep_left_is_not_of_this_one(tmp_path: Pa
     assert [note["state"] for note in sweep.notes_of(made)] == ["not started"] * 2
 
 
+def test_of_a_sweep_whose_jobs_are_not_known_those_of_this_time_count(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, "finished", "finished", "finished")
+    made.jobs = []
+    (tmp_path / "2.json").write_text('{"number": 2, "sweep": "before", "state": "finished"}')
+    assert [note["number"] for note in sweep.notes_of(made)] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("states", "code", "expected"),
     [
@@ -261,6 +306,9 @@ class Submitted:
 
     def cancel(self, check: bool) -> None:
         self.cancelled = True
+
+    def done(self) -> bool:
+        return self.cancelled
 
 
 def launcher_of(monkeypatch: pytest.MonkeyPatch, values: list) -> tuple[SlurmArrays, list, list]:
