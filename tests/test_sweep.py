@@ -133,8 +133,6 @@ def test_jobs_side_by_side_have_a_core_each(
 RESULT = '{"run": "toy/x/seed1-0", "dev": 2.5, "test": 3.5}'
 ENDS = {
     "finished": f"print(1); print({RESULT!r}); print(2)",
-        "RESULT", repr(RESULT)
-    ),
     "nothing": "print(1)",
     "failed": "print(*range(9), sep='\\n'); raise SystemExit('error: no')",
     "killed": "import os, signal; print('a', flush=True); os.kill(os.getpid(), signal.SIGKILL)",
