@@ -88,3 +88,17 @@ def test_a_cancelled_job_is_done_by_the_same_command(slurm: None, tmp_path: Path
     done = run(*argv(here, *ARMS, *LONGER))
     assert done.returncode == 0, done.stdout
     assert table(here) == table(tmp_path)
+
+
+def test_a_job_that_runs_out_of_time_goes_on(slurm: None, tmp_path: Path) -> None:
+    """A minute, of which SLURM leaves half: submitit requeues the job until it is done."""
+    short = ("recipe.request.minutes=1", "hydra.launcher.signal_delay_s=30")
+    longer = ("recipe.max_updates=600", "recipe.options.save_interval_updates=20")
+    sweep = ("recipe=smoke", "attn=l2", *longer, *short, "hydra/launcher=submitit_slurm")
+    done = run(*argv(tmp_path, *sweep))
+    assert done.returncode == 0, done.stdout
+    assert "1 finished" in done.stdout
+    (segments,) = tmp_path.glob("work/runs/*/*/*/segments.json")
+    assert len(json.loads(segments.read_text())) > 1
+    (row,) = table(tmp_path)
+    assert [point["updates"] for point in row["training"]] == [*range(20, 601, 20)]
