@@ -96,8 +96,7 @@ def is_held(path: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):
         owner, touched = SoftFileLease(lease, lease_duration=LEASE).owner, lease.stat().st_mtime
         if owner and owner.hostname == socket.gethostname():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(owner.pid, 0)
+            if Path(f"/proc/{owner.pid}").exists():
                 return True
         # Clocks of machines differ: believed for twice as long as it lasts.
         elif owner and time.time() - touched < 2 * LEASE:
