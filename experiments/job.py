@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from .commands import RunError, environment
 from .process import write_atomically
 
 SAID = 5  # last lines of a failed job's log that its note has
+BUSY = threading.Lock()  # held while a job is done
 TOKEN = "QKNORM_MT_SWEEP"  # environment variable: which start of the sweep a job belongs to
 
 
@@ -35,6 +38,28 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
     ``<number>.json`` says: number, overrides, state (running, finished, failed, interrupted), host,
     started, seconds; then the run's name, folder, BLEU on dev and test, or the last lines it said.
     """
+    if hydra.runtime.choices["hydra/launcher"] == "joblib":
+        end_with_sweep()
+    with BUSY:
+        return note_job(hydra, config)
+
+
+@functools.cache  # once a process
+def end_with_sweep() -> None:
+    """End this process, joblib's, once the one that began it has gone, after the job at hand: it
+    would wait for the next job for ever."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        BUSY.acquire()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def note_job(hydra: HydraConf, config: DictConfig) -> float:
     folder, number = Path(hydra.sweep.dir), int(hydra.job.num)
     started, log = time.monotonic(), folder / f"{number}.log"
     note: dict[str, Any] = {

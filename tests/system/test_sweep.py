@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -85,18 +86,23 @@ def start(folder: Path, launcher: str, *more: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "SWEPT": str(folder)},
     )
 
 
 def processes_of(folder: Path) -> Iterator[int]:
-    """Every process whose command line names the folder."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(folder).encode() in entry.read_bytes():
+    """Every process that a sweep begun by :func:`start` has left."""
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"SWEPT={folder}".encode() in entry.read_bytes().split(b"\0"):
                 yield int(entry.parent.name)
-        except OSError:
-            continue
+
+
+def wait_until_gone(folder: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while left := [*processes_of(folder)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)
 
 
 def pinned_to(folder: Path) -> list[set[int]]:
@@ -131,8 +137,7 @@ def test_ctrl_c_stops_every_job_and_the_same_command_goes_on(
         assert len(one) == len(other) == 1 and one != other
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.wait(timeout=30) == 130
-    time.sleep(1)
-    assert not [*processes_of(tmp_path)]
+    wait_until_gone(tmp_path, 5)
     check(tmp_path, undisturbed, launcher)
 
 
@@ -151,6 +156,7 @@ def test_kills_at_ten_random_moments(
             (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
             process.wait()
     check(tmp_path, undisturbed, "joblib")
+    wait_until_gone(tmp_path, 20)  # joblib's processes too
     starts = [json.loads(p.read_text()) for p in tmp_path.glob("work/runs/*/*/*/segments.json")]
     assert len(starts) == len(undisturbed)
     if whole_group:  # else what was killed has left trainings that came to their own end
