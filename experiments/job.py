@@ -26,7 +26,8 @@ from .process import write_atomically
 
 SAID = 5  # last lines of a failed job's log that its note has
 BUSY = threading.Lock()  # held while a job is done
-TOKEN = "QKNORM_MT_SWEEP"  # environment variable: which start of the sweep a job belongs to
+# Environment variable: which start of the sweep a job belongs to, and its process: "<pid>-<hex>".
+TOKEN = "QKNORM_MT_SWEEP"
 
 
 def run_job(hydra: HydraConf, config: DictConfig) -> float:
@@ -46,9 +47,9 @@ def run_job(hydra: HydraConf, config: DictConfig) -> float:
 
 @functools.cache  # once a process
 def end_with_sweep() -> None:
-    """End this process, joblib's, once the one that began it has gone, after the job at hand: it
-    would wait for the next job for ever."""
-    parent = os.getppid()
+    """End this process, joblib's, once the sweep's has gone, after the job at hand: it would wait
+    for the next job for ever."""
+    parent = int(os.environ[TOKEN].partition("-")[0])
 
     def watch() -> None:
         while os.getppid() == parent:

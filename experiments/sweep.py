@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 import sys
 import threading
@@ -59,7 +60,7 @@ class Sweep:
 
     folder: Path
     jobs: list[list[str]]
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+    token: str = field(default_factory=lambda: f"{os.getpid()}-{uuid.uuid4().hex}")
     going_on: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def label(self, note: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -142,7 +143,7 @@ ENDS = {
 
 def run_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> tuple[float, dict]:
     monkeypatch.setattr(job, "job_argv", lambda *given: [sys.executable, "-c", script])
-    monkeypatch.setenv(job.TOKEN, "this-time")
+    monkeypatch.setenv(job.TOKEN, f"{os.getppid()}-this")
     value = job.run_job(hydra_of(tmp_path), OmegaConf.create())
     return value, json.loads((tmp_path / "3.json").read_text())
 
@@ -152,12 +153,9 @@ def test_a_finished_job_returns_bleu_on_dev(
 ) -> None:
     value, note = run_job(tmp_path, monkeypatch, ENDS["finished"])
     assert value == 2.5
-    assert {
-        n: note[n] for n in ("number", "overrides", "state", "sweep", "run", "dev", "test")
-    } == {
-        **{"number": 3, "overrides": ["attn=l2"], "state": "finished", "sweep": "this-time"},
-        **{"run": "toy/x/seed1-0", "dev": 2.5, "test": 3.5},
-    }
+    expected = {"number": 3, "overrides": ["attn=l2"], "state": "finished"}
+    expected |= {"sweep": f"{os.getppid()}-this", "run": "toy/x/seed1-0", "dev": 2.5, "test": 3.5}
+    assert {name: note[name] for name in expected} == expected
     assert (tmp_path / "3.log").read_text().startswith("1\n{")
 
 
@@ -187,6 +185,31 @@ def test_a_sweeper_that_looks_for_the_best_is_told_of_a_failure(
     with pytest.raises(RunError, match="job 4 failed: error: no"):
         run_job(tmp_path, monkeypatch, ENDS["failed"])
     assert json.loads((tmp_path / "3.json").read_text())["state"] == "failed"
+
+
+def test_joblibs_process_ends_with_its_sweep_after_the_job_at_hand(tmp_path: Path) -> None:
+    worker = """
+import pathlib, sys, time
+from experiments import job
+job.end_with_sweep()
+with job.BUSY:
+    print("busy", flush=True)
+    time.sleep(3)
+    pathlib.Path(sys.argv[1], "done").touch()
+time.sleep(60)
+"""
+    # What stands for the sweep says its own number to its worker, as joblib's processes inherit it.
+    begun = """
+import os, subprocess, sys
+os.environ[sys.argv[3]] = f"{os.getpid()}-x"
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]]).wait()
+"""
+    argv = [sys.executable, "-c", begun, worker, str(tmp_path), job.TOKEN]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline() == b"busy\n"
+    process.kill()
+    assert process.stdout.read() == b""  # until the worker has ended
+    assert (tmp_path / "done").exists()
 
 
 def test_ctrl_c_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
