@@ -109,10 +109,12 @@ def pinned_to(folder: Path) -> list[set[int]]:
     """CPU cores of each training that goes on, all of which have one thread."""
     cores = []
     for pid in processes_of(folder):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if b"fairseq_cli.train" in command:
-            assert b"OMP_NUM_THREADS=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            cores.append(os.sched_getaffinity(pid))
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            threads = b"OMP_NUM_THREADS=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if b"fairseq_cli.train" in command:
+                assert threads
+                cores.append(os.sched_getaffinity(pid))
     return cores
 
 
@@ -148,10 +150,13 @@ def test_kills_at_ten_random_moments(
 ) -> None:
     """SIGKILL of the sweep alone, which leaves its jobs, or of all at once, as in a power cut."""
     moments = random.Random(7)
-    for _ in range(10):
+    for number in range(10):
         process = start(tmp_path, "joblib")
+        if number % 2:  # every other within a training, as long as there is any to do
+            while process.poll() is None and not pinned_to(tmp_path):
+                time.sleep(0.1)
         try:
-            process.wait(timeout=moments.uniform(1, 25))
+            process.wait(timeout=moments.uniform(0.5, 7 if number % 2 else 25))
         except subprocess.TimeoutExpired:
             (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
             process.wait()
