@@ -91,9 +91,9 @@ def test_a_cancelled_job_is_done_by_the_same_command(slurm: None, tmp_path: Path
 
 
 def test_a_job_that_runs_out_of_time_goes_on(slurm: None, tmp_path: Path) -> None:
-    """A minute, of which SLURM leaves half: submitit requeues the job until it is done."""
-    short = ("recipe.request.minutes=1", "hydra.launcher.signal_delay_s=30")
-    longer = ("recipe.max_updates=600", "recipe.options.save_interval_updates=20")
+    """Two minutes, of which SLURM leaves one: submitit requeues the job until it is done."""
+    short = ("recipe.request.minutes=2", "hydra.launcher.signal_delay_s=60")
+    longer = ("recipe.max_updates=2000", "recipe.options.save_interval_updates=50")
     sweep = ("recipe=smoke", "attn=l2", *longer, *short, "hydra/launcher=submitit_slurm")
     done = run(*argv(tmp_path, *sweep))
     assert done.returncode == 0, done.stdout
@@ -101,4 +101,4 @@ def test_a_job_that_runs_out_of_time_goes_on(slurm: None, tmp_path: Path) -> Non
     (segments,) = tmp_path.glob("work/runs/*/*/*/segments.json")
     assert len(json.loads(segments.read_text())) > 1
     (row,) = table(tmp_path)
-    assert [point["updates"] for point in row["training"]] == [*range(20, 601, 20)]
+    assert [point["updates"] for point in row["training"]] == [*range(50, 2001, 50)]
