@@ -168,6 +168,8 @@ def test_what_a_cluster_is_asked_for_is_the_pairs(launcher: str) -> None:
         for pair in ("gl-en", "ar-en")
     ]
     assert [(f["timeout_min"], f["gpus_per_node"]) for f in found] == [(720, 1), (1440, 1)]
+    own = config_of(*settings, "~pair.request", "pair=gl-en", hydra=True)
+    assert own.hydra.launcher.timeout_min == 1440
 
 
 def test_flags() -> None:
