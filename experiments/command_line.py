@@ -11,6 +11,8 @@ from collections.abc import Callable
 from .commands import RunError
 from .process import explain
 
+INTERRUPTED = 130  # exit code of Ctrl-C
+
 
 def parser_of(command: str, doc: str | None) -> argparse.ArgumentParser:
     """A parser whose help is the module's docstring, examples and all."""
@@ -37,7 +39,7 @@ def catch(main: Callable[..., int]) -> Callable[..., int]:
             print(f"error: {explain(error)}", file=sys.stderr)
         except KeyboardInterrupt:
             print("\ninterrupted", file=sys.stderr)
-            return 130
+            return INTERRUPTED
         return 1
 
     return wrapped

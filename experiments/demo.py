@@ -21,6 +21,8 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from .changes import CONF
+from .command_line import INTERRUPTED
 from .commands import RunError
 from .plan import open_run
 from .process import explain
@@ -28,7 +30,6 @@ from .report.build import make_report
 from .run import execute, line_progress
 
 VARIANTS = ("none", "l2")
-CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def compose_run(attn: str, work: Path, core: int | None, overrides: list[str]) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("interrupted: the same command goes on from the last checkpoints", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     print((args.work / "results/tables/variants.md").read_text(encoding="utf-8"))
     print("\n".join(str(path.resolve()) for path in paths))
     return 0

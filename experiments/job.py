@@ -21,6 +21,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
+from .command_line import INTERRUPTED
 from .commands import RunError, environment
 from .process import write_atomically
 
@@ -95,7 +96,7 @@ def note_job(hydra: HydraConf, config: DictConfig) -> float:
         write(state="finished", **result)
         return float(result["dev"])
     ended = [f"ended by signal {-code}"] if code < 0 else []
-    stopped = code in (130, -signal.SIGINT, -signal.SIGTERM)
+    stopped = code in (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
     write(state="interrupted" if stopped else "failed", said=[*said, *ended][-SAID:])
     if not expands(hydra):  # a sweeper that looks for the best is told by an error
         raise RunError(f"job {number + 1} {note['state']}: {' '.join(note['said'][-1:])}")

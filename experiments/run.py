@@ -31,6 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from . import sweep
+from .command_line import INTERRUPTED
 from .commands import RunError
 from .evaluate import score
 from .hparams import write_hparams
@@ -112,7 +113,7 @@ def main(config: DictConfig) -> float:
         sys.exit(f"error: {sentence(error)}")
     except KeyboardInterrupt:
         print("\ninterrupted: the same command goes on from the last checkpoint", file=sys.stderr)
-        sys.exit(sweep.INTERRUPTED)
+        sys.exit(INTERRUPTED)
     bleu = {split: found["bleu_tok"]["score"] for split, found in row["scores"].items()}
     print(json.dumps({"run": run.name, "folder": str(run.folder), **bleu}))
     return float(bleu["dev"])
@@ -144,7 +145,7 @@ def command() -> int:
             print(error.code, file=sys.stderr)
         code = error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:
-        code = sweep.INTERRUPTED
+        code = INTERRUPTED
     return sweep.end(code)
 
 

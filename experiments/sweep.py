@@ -37,6 +37,7 @@ from rich.live import Live
 from tabulate import tabulate
 
 from .changes import CONF
+from .command_line import INTERRUPTED
 from .commands import RunError, digest_of
 from .job import TOKEN, expands
 from .locks import exclusive
@@ -44,7 +45,6 @@ from .process import write_atomically
 from .progress import JOBS, LOCK
 from .status import view
 
-INTERRUPTED = 130  # exit code
 STATES = ("finished", "failed", "interrupted", "running", "not started")
 
 
