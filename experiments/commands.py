@@ -19,6 +19,9 @@ REMOVE_BPE = {
     "sentencepiece_bpe": "sentencepiece",
     "sentencepiece_unigram": "sentencepiece",
 }
+# The same task, able to probe.
+PROBED = {"translation": "translation_probed"}
+PROBES = "probes.jsonl"
 
 # fairseq takes every GPU it sees, so that an update would grow with the machine.
 ONE_WORKER = ("--distributed-world-size", "1")
@@ -127,12 +130,23 @@ def train_argv(
     checkpoints: str,
     langs: tuple[str, str],
     keep: int = 1,
+    probe: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """Arguments of ``fairseq-train``, with checkpoints to resume from, the last ``keep`` kept."""
+    """Arguments of ``fairseq-train``, with checkpoints to resume from, the last ``keep`` kept.
+
+    Args:
+        probe: ``every`` so many updates (0: never), of so many ``sentences``.
+    """
     reference = str(Path(data) / f"reference.dev.{langs[1]}")
+    probing: dict[str, Any] = {}
+    if probe and probe["every"]:
+        task = task_of(options)
+        options = {**options, "task": PROBED.get(task, task)}
+        probing = {f"probe_{name}": value for name, value in probe.items()}
+        probing["probe_file"] = str(Path(checkpoints).with_name(PROBES))
     return [
         *(data, "--user-dir", str(PLUGIN), "--source-lang", langs[0], "--target-lang", langs[1]),
-        *(*to_flags(options), *ONE_WORKER, *EVERY_SENTENCE),
+        *(*to_flags(options), *to_flags(probing), *ONE_WORKER, *EVERY_SENTENCE),
         *("--save-dir", checkpoints, *saving(options, keep), "--max-tokens-valid", "4096"),
         *(("--dev-reference", reference) if options.get("eval_bleu") else ()),
         *("--num-workers", "0"),
@@ -220,7 +234,7 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
     """
     options = cfg["recipe"]["options"]
     positive = {
-        "decode.beam": cfg["decode"]["beam"],
+        "probe.sentences": cfg["probe"]["sentences"],
         "runtime.threads": cfg["runtime"]["threads"],
         "runtime.keep_checkpoints": cfg["runtime"]["keep_checkpoints"],
     }
@@ -231,6 +245,13 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
         positive["recipe.options.updates_per_epoch"] = options["updates_per_epoch"]
     else:
         positive["recipe.options.save_interval_updates"] = options.get("save_interval_updates")
+    if decodes(cfg):
+        positive["decode.beam"] = cfg["decode"]["beam"]
+    elif options.get("eval_bleu"):
+        raise RunError("decode=off is not allowed with a recipe that decodes dev in training")
+    every = cfg["probe"]["every"]
+    if not isinstance(every, int) or every < 0:
+        raise RunError(f"probe.every={every} is not allowed: legal is a whole number, 0 for none")
     for name, value in positive.items():
         if not isinstance(value, int) or value < 1:
             raise RunError(f"{name}={value} is not allowed: legal is a whole number, at least 1")
@@ -253,7 +274,7 @@ def check_settings(cfg: Mapping[str, Any]) -> None:
     if "beam_search" in options:
         raise RunError("recipe.options.beam_search is not allowed: give it as decode.beam_search")
     ours = task_of(options) == "translation_qknorm"
-    if ours != ("beam_search" in cfg["decode"]):
+    if decodes(cfg) and ours != ("beam_search" in cfg["decode"]):
         raise RunError(
             f"recipe.options.task={task_of(options)} is decoded with "
             f"decode={'paper' if ours else 'beam'}: the other beam search is not its own"
@@ -281,6 +302,11 @@ def check_lengths(options: Mapping[str, Any], longest: Mapping[str, Mapping[str,
                 f"tokens and an end are more than recipe.options.{setting}={limit}: shorten the "
                 "sentence, or raise the setting"
             )
+
+
+def decodes(cfg: Mapping[str, Any]) -> bool:
+    """Whether a run is decoded and scored: not with ``decode=off``."""
+    return cfg["decode"]["beam"] is not None
 
 
 def task_of(options: Mapping[str, Any]) -> str:

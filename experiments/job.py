@@ -94,7 +94,7 @@ def note_job(hydra: HydraConf, config: DictConfig) -> float:
     result = result_of(said) if code == 0 else None
     if result:
         write(state="finished", **result)
-        return float(result["dev"])
+        return float(result.get("dev", math.nan))
     ended = [f"ended by signal {-code}"] if code < 0 else []
     stopped = code in (INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
     write(state="interrupted" if stopped else "failed", said=[*said, *ended][-SAID:])

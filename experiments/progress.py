@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .commands import decodes
 from .locks import is_held
 from .plan import FAILED, SETTINGS, Run
 from .training_log import KINDS, parse_line, summarise
@@ -134,25 +135,28 @@ def seconds_an_update(points: Sequence[tuple[int, float]]) -> float | None:
 
 
 def status_of(folder: Path) -> Status:
-    log, total, test, said, held = Log(), None, None, None, False
+    log, total, test, said, held, scored = Log(), None, None, None, False, True
     with suppress(*BROKEN):  # not readable: another user's
         held = is_held(folder / "lock")
     with suppress(*BROKEN):
         found = (path := folder / "train.log").stat()
         log = read_log(path, found.st_size, found.st_mtime_ns)
     with suppress(*BROKEN):
-        total = Run(**read_json(folder / SETTINGS, dict), folder=folder).updates
+        run = Run(**read_json(folder / SETTINGS, dict), folder=folder)
+        total = run.updates
+        scored = decodes(run.cfg)
     with suppress(*BROKEN):
         said = (folder / FAILED).read_text(encoding="utf-8", errors="replace").strip()
     decodings = [f for f in folders(folder) if os.path.exists(f / "row.json")]
     with suppress(*BROKEN):
         row = max(decodings, key=lambda f: (f / "row.json").stat().st_mtime_ns) / "row.json"
         test = float(read_json(row, dict)["scores"]["test"]["bleu_tok"]["score"])
+    trained = os.path.exists(folder / "trained.json")
     if held:
-        state = "decoding" if os.path.exists(folder / "trained.json") else "training"
+        state = "decoding" if trained else "training"
     else:
         state = "interrupted" if said is None else "failed"
-        state = "finished" if decodings else state
+        state = "finished" if decodings or (trained and not scored) else state
     name = "/".join(folder.parts[-3:])
     return Status(name, state, log, total, test if state == "finished" else None, said)
 

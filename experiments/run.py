@@ -9,15 +9,16 @@
     python -m experiments.run -m +experiment=norms hydra/launcher=joblib    # one on each CPU core
 
 Prepares what is missing, prints the exact ``fairseq-train`` command, trains in a process of its
-own, decodes dev and test, scores them and writes the row; the last line it prints is JSON with the
-run's name, folder and BLEU. A finished run is not run again; an interrupted one goes on from its
-last checkpoint. docs/sweeps.md says more of ``-m``; `python -m experiments.status` shows how far
-runs are.
+own, decodes dev and test, scores them and writes the row (with ``decode=off`` none of the three);
+the last line it prints is JSON with the run's name, folder and BLEU. A finished run is not run
+again; an interrupted one goes on from its last checkpoint. docs/sweeps.md says more of ``-m``;
+`python -m experiments.status` shows how far runs are.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from tqdm import tqdm
 
 from . import sweep
 from .command_line import INTERRUPTED
-from .commands import RunError
+from .commands import RunError, decodes
 from .evaluate import score
 from .hparams import write_hparams
 from .job import run_job
@@ -43,7 +44,11 @@ from .train import Progress, train
 
 
 def execute(run: Run, progress: Progress | None = None, say: Callable[..., None] = print) -> dict:
-    """Do what is missing of a run; return its row."""
+    """Do what is missing of a run.
+
+    Returns:
+        Name, folder, and BLEU on dev and test; with ``decode=off``, perplexity on dev instead.
+    """
     say(f"run: {run.name}")
     waiting = "another process has this run: waiting for it"
     with (
@@ -54,9 +59,14 @@ def execute(run: Run, progress: Progress | None = None, say: Callable[..., None]
         (run.folder / FAILED).unlink(missing_ok=True)
         try:
             write_hparams(run)
-            row = score(run, train(run, lock, progress, say), say)
+            summary = train(run, lock, progress, say)
+            found: dict[str, Any] = {"run": run.name, "folder": str(run.folder)}
+            if not decodes(run.cfg):
+                return {**found, "dev_ppl": summary["dev"][-1]["ppl"]}
+            row = score(run, summary, say)
             write_hparams(run, row)
-            return row
+            bleu = {split: scores["bleu_tok"]["score"] for split, scores in row["scores"].items()}
+            return found | bleu
         except Exception as error:
             if not run.stop.is_set():
                 write_atomically(run.folder / FAILED, sentence(error) + "\n")
@@ -100,7 +110,7 @@ def bar_progress(run: Run) -> Progress:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def main(config: DictConfig) -> float:
-    """Returns BLEU on dev, for sweepers that look for good settings."""
+    """Returns BLEU on dev, for sweepers that look for good settings; NaN where there is none."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         return run_job(HydraConfig.get(), config)
     cfg = OmegaConf.to_container(config, resolve=True)
@@ -108,15 +118,14 @@ def main(config: DictConfig) -> float:
     try:
         run = open_run({str(key): value for key, value in cfg.items()})
         bar = sys.stderr.isatty()
-        row = execute(run, bar_progress(run) if bar else line_progress(print), say=tqdm.write)
+        result = execute(run, bar_progress(run) if bar else line_progress(print), say=tqdm.write)
     except (RunError, OSError) as error:
         sys.exit(f"error: {sentence(error)}")
     except KeyboardInterrupt:
         print("\ninterrupted: the same command goes on from the last checkpoint", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    bleu = {split: found["bleu_tok"]["score"] for split, found in row["scores"].items()}
-    print(json.dumps({"run": run.name, "folder": str(run.folder), **bleu}))
-    return float(bleu["dev"])
+    print(json.dumps(result))
+    return float(result.get("dev", math.nan))
 
 
 def sentence(error: Exception) -> str:

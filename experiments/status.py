@@ -5,10 +5,10 @@
     python -m experiments.status --watch 30 --state training decoding
     python -m experiments.status --pair gl-en sk-en --work /elsewhere/work
 
-A run is finished (decoded and scored), training, decoding, failed (the reason stands under the
-table) or interrupted (the same command goes on with it). One that waits for a free CPU core
-counts as training. The curve is that of BLEU on dev, or of
-perplexity where training does not decode dev. Words/s is the median of the last 20 log intervals;
+A run is finished (decoded and scored, unless decode=off), training, decoding, failed (the reason
+stands under the table) or interrupted (the same command goes on with it). One that waits for a free
+CPU core counts as training. The curve is that of BLEU on dev, or of perplexity where training does
+not decode dev. Words/s is the median of the last 20 log intervals;
 the time left is that of training alone. Under the table are the sweeps with jobs that are not
 finished.
 

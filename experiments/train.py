@@ -31,6 +31,7 @@ def train(
             checkpoints,
             run.langs,
             run.cfg["runtime"]["keep_checkpoints"],
+            run.cfg["probe"],
         )
         # Pasted, the command must not train on in the run's own folder.
         for checkpoints in (str(run.folder / "checkpoints"), "checkpoints")

@@ -8,6 +8,6 @@ from . import compat
 
 compat.check()
 
-from . import criterion, lr_scheduler, model, optimizer, task  # noqa: E402,F401  (each registers itself)
+from . import criterion, lr_scheduler, model, optimizer, probes, task  # noqa: E402,F401  (each registers itself)
 
 __version__ = "0.1.0"

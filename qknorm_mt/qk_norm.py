@@ -240,6 +240,14 @@ class QKNorm(nn.Module):
         """Normalised, rotated queries times the temperature; see :class:`RotaryEmbedding`."""
         return self._map(q, self.q_norm, self.g, self.factor, offset, padding)
 
+    def unscaled_query(self, q: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
+        """What :meth:`query` gives, but not yet times the temperature, :meth:`scale`."""
+        return self._map(q, self.q_norm, None, 1.0, offset, padding)
+
+    def scale(self) -> Tensor:
+        """The temperature: ``(heads,)`` where each head has its own g, else ``(1,)``."""
+        return torch.tensor([self.factor]) if self.g is None else self.g * self.factor
+
     def key(self, k: Tensor, offset: int = 0, padding: Tensor | None = None) -> Tensor:
         """Normalised, rotated keys; see :class:`RotaryEmbedding`."""
         return self._map(k, self.k_norm, None, 1.0, offset, padding)

@@ -21,6 +21,7 @@ from .batches import ORDERS, ByLongerSide, VirtualEpochs, report_fill
 from .bleu import NGRAMS, bleu_of, corpus_stats
 from .config import refuse_option
 from .generator import PaperBeamSearch
+from .probes import ProbeConfig, Probed
 from .resume import check_resumed, digest_of, forget_earlier_runs
 
 NAME = "translation_qknorm"
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class QKNormTranslationConfig(TranslationConfig):
+class QKNormTranslationConfig(TranslationConfig, ProbeConfig):
     """Options of ``--task translation_qknorm``, beside those of fairseq's ``translation``."""
 
     updates_per_epoch: int = field(
@@ -64,10 +65,8 @@ class QKNormTranslationConfig(TranslationConfig):
     update_ordered_indices_seed: bool = II("dataset.update_ordered_indices_seed")
     update_epoch_batch_itr: Optional[bool] = II("dataset.update_epoch_batch_itr")
     skip_remainder_batch: Optional[bool] = II("optimization.skip_remainder_batch")
-    save_dir: str = II("checkpoint.save_dir")
     restore_file: str = II("checkpoint.restore_file")
     update_freq: List[int] = II("optimization.update_freq")
-    valid_subset: str = II("dataset.valid_subset")
 
 
 def validate(cfg: QKNormTranslationConfig) -> None:
@@ -126,7 +125,7 @@ def check_subwords(cfg: QKNormTranslationConfig, dictionary: Any) -> None:
 
 
 @register_task(NAME, dataclass=QKNormTranslationConfig)
-class QKNormTranslationTask(TranslationTask):
+class QKNormTranslationTask(Probed, TranslationTask):
     """fairseq's translation task with the paper's training procedure.
 
     Raises:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from fairseq.optim.adam import FairseqAdam
 
-from qknorm_mt.optimizer import FusedAdam
+from qknorm_mt.optimizer import FusedAdam, L2Adam
 
 
 def config(**options: object) -> SimpleNamespace:
     defaults = {"adam_betas": "(0.9, 0.98)", "adam_eps": 1e-8, "weight_decay": 0.01, "lr": [0.01]}
-    flags = {"use_old_adam": False, "fp16_adam_stats": False, "tpu": False}
+    flags = {"_name": "adam_fused", "use_old_adam": False, "fp16_adam_stats": False, "tpu": False}
     return SimpleNamespace(**{**defaults, **flags, **options})
 
 
@@ -57,3 +57,26 @@ def test_it_goes_on_from_its_state() -> None:
 def test_options_it_lacks_are_refused() -> None:
     with pytest.raises(ValueError, match="fp16_adam_stats=True is not allowed"):
         FusedAdam(config(fp16_adam_stats=True), [torch.nn.Parameter(torch.zeros(1))])
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_l2_decay_is_added_to_the_gradient(decay: float) -> None:
+    """A gradient that holds the decay already gives the same steps without it."""
+    weights = [torch.nn.Parameter(torch.linspace(-2, 2, 6)) for _ in range(2)]
+    settings = ({"weight_decay": decay}, {"weight_decay": 0.0})
+    l2, plain = (L2Adam(config(**s), [w]) for s, w in zip(settings, weights, strict=True))
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        gradient = torch.randn(6, generator=generator)
+        weights[0].grad = gradient.clone()
+        weights[1].grad = gradient + decay * weights[1].detach()
+        l2.step()
+        plain.step()
+    torch.testing.assert_close(weights[0], weights[1])
+    fused = torch.nn.Parameter(torch.linspace(-2, 2, 6))
+    adamw = FusedAdam(config(weight_decay=decay), [fused])
+    generator.manual_seed(0)
+    for _ in range(10):
+        fused.grad = torch.randn(6, generator=generator)
+        adamw.step()
+    assert torch.allclose(fused, weights[0]) == (decay == 0.0)
