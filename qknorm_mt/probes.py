@@ -144,10 +144,7 @@ def batch_of(task: Any, model: Any, sentences: int) -> tuple[dict[str, Any], dic
     """A batch of dev sentences that stand evenly spread, on the model's device; what it is of."""
     subset = task.cfg.valid_subset.split(",")[0]
     dataset = task.dataset(subset)
-    longest = model.max_positions()
-    short = [i for i in range(len(dataset)) if fits(dataset, i, longest)]
-    wanted = min(max(sentences, 1), len(short))
-    ids = [short[i * len(short) // wanted] for i in range(wanted)]
+    ids = evenly(dataset, model.max_positions(), max(sentences, 1))
     sample = dataset.collater([dataset[i] for i in ids])
     device = next(model.parameters()).device
     moved: Dict[str, Any] = utils.apply_to_sample(lambda t: t.to(device), sample)
@@ -156,8 +153,12 @@ def batch_of(task: Any, model: Any, sentences: int) -> tuple[dict[str, Any], dic
     return moved, {"subset": subset, "sentences": ids, **tokens}
 
 
-def fits(dataset: Any, index: int, longest: tuple[int, int]) -> bool:
-    return bool(dataset.src_sizes[index] <= longest[0] and dataset.tgt_sizes[index] <= longest[1])
+def evenly(dataset: Any, longest: tuple[int, int], sentences: int | None) -> list[int]:
+    """So many sentences, all by default, that stand evenly spread among those a model reads."""
+    sizes = zip(dataset.src_sizes, dataset.tgt_sizes, strict=True)
+    short = [i for i, (s, t) in enumerate(sizes) if s <= longest[0] and t <= longest[1]]
+    wanted = len(short) if sentences is None else min(sentences, len(short))
+    return [short[i * len(short) // wanted] for i in range(wanted)]
 
 
 def writer_of(folder: str | None, updates: int) -> Any:
@@ -224,15 +225,18 @@ def probed(model: Any, sample: dict[str, Any], tokens: Tokens) -> dict[str, Any]
     grads = dict(zip(parameters, gradients, strict=True))
     for place in places(model):
         found[place.name] |= of_weights(place.module, grads)
+    whole = {"loss": loss.item(), "grad_norm": norm([g for g in gradients if g is not None])}
+    return {"model": {**whole, **whole_model(model)}, "modules": found}
+
+
+def whole_model(model: Any) -> dict[str, float]:
+    """Length of all weights together, and the mean length of word vectors."""
     embeddings = [model.encoder.embed_tokens.weight, model.decoder.embed_tokens.weight]
     lengths = [w.detach().float().norm(dim=-1).mean() for w in embeddings]
-    whole = {
-        "loss": loss.item(),
-        "grad_norm": norm([g for g in gradients if g is not None]),
-        "weight_norm": norm(parameters),
+    return {
+        "weight_norm": norm(model.parameters()),
         "embedding_norm": float(torch.stack(lengths).mean()),
     }
-    return {"model": whole, "modules": found}
 
 
 def nll(model: Any, sample: dict[str, Any], tokens: Tokens) -> Tensor:

@@ -14,9 +14,6 @@ spaces, and lets the model read both once, as in training but without dropout. W
     rounded to 4 decimals. Queries and keys are those of ``source`` and ``target``.
 
 Pieces that the dictionary lacks are shown as the model sees them, ``<unk>``.
-
-The checkpoint is first opened with ``weights_only=True``, so one that is more than plain data is
-refused before fairseq's own loader, which makes task and model of it, gets to see it.
 """
 
 from __future__ import annotations
@@ -25,19 +22,16 @@ import argparse
 import contextlib
 import json
 import logging
-import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from fairseq.models import ARCH_MODEL_REGISTRY
-from omegaconf.errors import ConfigAttributeError
 from torch import Tensor, nn
 
+from .checkpoint import CheckpointError, load
 from .model import QKNormTransformerModel
 
 EXAMPLES = """\
@@ -52,53 +46,7 @@ DECIMALS = 4
 
 
 class WeightsError(Exception):
-    """Checkpoint or sentence is not what it should be; the message says which and why."""
-
-
-def load(checkpoint: Path, data: Path) -> tuple[QKNormTransformerModel, Any]:
-    """The model, in evaluation mode, and its task with the dictionaries of ``data``.
-
-    Raises:
-        WeightsError: if the checkpoint is not of one of our models, as they are now.
-        OSError: if the checkpoint or a dictionary is missing.
-        ValueError: if ``data`` has another vocabulary.
-    """
-    check(checkpoint)
-    if not data.is_dir():
-        raise WeightsError(f"{data}: no such folder")
-    try:
-        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task(
-            [str(checkpoint)], arg_overrides={"data": str(data)}
-        )
-    except ConfigAttributeError as error:
-        raise WeightsError(
-            f"{checkpoint}: of another version of qknorm_mt: no option {error.key}"
-        ) from None
-    return model.eval(), task
-
-
-def check(checkpoint: Path) -> None:
-    """Refuse what is no checkpoint of our models, running none of its code.
-
-    Raises:
-        WeightsError: saying what it is instead.
-        OSError: if it cannot be read.
-    """
-    with open(checkpoint, "rb"):  # names the file, where torch's errors do not always
-        pass
-    try:
-        # Memory-mapped: its structure is read, the tensors are not.
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError):
-        raise WeightsError(
-            f"{checkpoint}: damaged, or not of a qknorm_mt model, whose checkpoints are plain data"
-        ) from None
-    match state:
-        case {"cfg": {"model": {"_name": str(name)}}}:
-            if ARCH_MODEL_REGISTRY.get(name) is not QKNormTransformerModel:
-                raise WeightsError(f"{checkpoint}: not of a qknorm_mt model but of {name}")
-        case _:
-            raise WeightsError(f"{checkpoint}: not of a qknorm_mt model: it names none")
+    """A sentence is not what it should be; the message says why."""
 
 
 def weights(
@@ -232,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
         source, target = read_sentence(sys.stdin.buffer.read())
         model, task = load(args.path, args.data)
         found = weights(model, task, source, target, args.max_len)
-    except (WeightsError, ValueError) as error:
+    except (WeightsError, CheckpointError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
