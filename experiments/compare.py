@@ -29,7 +29,7 @@ from .command_line import catch, parser_of
 from .commands import RunError
 from .lines import read_lines
 from .process import write_atomically
-from .references import content_digest, find_prepared, manifests, target_lang
+from .references import clean_folder, find_prepared, target_lang
 from .score import check_text, make_metric, sentence_stats, signature, text_digest
 from .sections import Chart, Example, Figure, Section, page, text
 from .stats import RESAMPLES, OnTestSet, on_test_set
@@ -157,19 +157,10 @@ def find_training(rows: Sequence[Row], args: Namespace) -> tuple[Mapping[str, in
 
 
 def training_text(work: Path, row: Row) -> Path | None:
-    """The cleaned training text of the target language behind a run's prepared set.
-
-    Prepared sets with the same test set may be of different training texts, so that it is found by
-    the digest of the run's own data.
-    """
-    root = work / "data" / row["pair"]
-    for prepared in manifests(root, "binarised"):
-        if content_digest(prepared) == row["data"]["digest"]:
-            for cleaned in manifests(root, "clean"):
-                path = root / cleaned["folder"] / f"train.{target_lang(row)}"
-                if content_digest(cleaned) == prepared["inputs"].get("clean") and path.is_file():
-                    return path
-    return None
+    """The cleaned training text of the target language behind a run's prepared set."""
+    folder = clean_folder(work / "data" / row["pair"], row["data"]["digest"])
+    path = folder / f"train.{target_lang(row)}" if folder else None
+    return path if path and path.is_file() else None
 
 
 def sections(systems: tuple[System, System], texts: Texts, top: int) -> list[Section]:

@@ -90,23 +90,32 @@ def save(run: Run) -> None:
     )
 
 
-def load(folder: Path) -> Run:
-    """A trained run from its folder, ``work/runs/<pair>/<variant>/<seed>``; ``work`` may have been
-    moved since.
+def read(folder: Path) -> Run:
+    """A run from its folder, ``work/runs/<pair>/<variant>/<seed>``, trained or not.
 
     Raises:
-        RunError: if it is no run's folder, or not trained, or its data is gone.
+        RunError: if it is no run's folder.
     """
     folder = folder.resolve()
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        run, work = Run(**settings, folder=folder), folder.parents[3]
+        return Run(**settings, folder=folder)
     except (OSError, ValueError, TypeError, IndexError):
         raise RunError(
             f"{folder} is no run's folder, which holds {SETTINGS}: give one of "
             "work/runs/<pair>/<variant>/<seed>-<digest>; a run of an older version gets the file "
             "when its command is given again"
         ) from None
+
+
+def load(folder: Path) -> Run:
+    """A trained run from its folder; ``work`` may have been moved since.
+
+    Raises:
+        RunError: if it is no run's folder, or not trained, or its data is gone.
+    """
+    run = read(folder)
+    folder, work = run.folder, run.folder.parents[3]
     data = work / "data" / run.cfg["pair"]["name"] / Path(run.data["data"]).name
     if not data.is_dir():
         raise RunError(f"{folder}: its prepared data {data} is gone: run the same command again")

@@ -48,6 +48,20 @@ def manifests(root: Path, stage: str) -> Iterable[dict[str, Any]]:
             raise RunError(f"{path}: not JSON ({error})") from None
 
 
+def clean_folder(root: Path, digest: str) -> Path | None:
+    """The cleaned text of a pair that a prepared set, by its digest, was made of.
+
+    Prepared sets with the same test set may be of different training texts, so that it is found by
+    the digest of the run's own data.
+    """
+    for prepared in manifests(root, "binarised"):
+        if content_digest(prepared) == digest:
+            for cleaned in manifests(root, "clean"):
+                if content_digest(cleaned) == prepared["inputs"].get("clean"):
+                    return root / str(cleaned["folder"])
+    return None
+
+
 def content_digest(manifest: Mapping[str, Any]) -> str:
     """As data_prep's stages have it: equal contents, equal digest."""
     return digest_of({name: file["sha256"] for name, file in manifest["files"].items()})

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import io
 import json
 import logging
@@ -99,7 +100,7 @@ def survey(
     batches = list(batches_of(dataset, evenly(dataset, model.max_positions(), sentences)))
     pad = task.target_dictionary.pad()
     means = {place.name: Means() for place in places(model)}
-    loss, count, read = 0.0, 0, [0, 0]
+    loss, count, read, digest = 0.0, 0, [0, 0], hashlib.sha256()
     with torch.no_grad():
         for sample in tqdm(batches, desc="means", disable=None):
             tokens = tokens_of(sample, pad)
@@ -109,6 +110,8 @@ def survey(
             read[0] += int(tokens.source_real.sum())
             read[1] += there
             count += len(tokens.source)
+            for ids in (tokens.source, tokens.target):
+                digest.update(ids.int().cpu().numpy().tobytes())
         gather = Gather(model, task, {name: each.result() for name, each in means.items()})
         for sample in tqdm(batches, desc="figures", disable=None):
             tokens = tokens_of(sample, pad)
@@ -117,6 +120,7 @@ def survey(
     heads = {
         "subset": subset,
         "sentences": count,
+        "text": digest.hexdigest(),
         **dict(zip(("source_tokens", "target_tokens"), read, strict=True)),
         "model": {"loss": loss / read[1], **whole_model(model)},
         "modules": gather.heads(),

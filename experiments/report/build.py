@@ -8,7 +8,7 @@ from pathlib import Path
 from ..collect import LEDGER, read_rows, read_stats
 from ..commands import RunError
 from ..process import write_atomically
-from . import figures, notes, tables
+from . import claims, figures, notes, tables
 from .groups import grouped
 from .page import page
 from .paper import PAPER, read_paper
@@ -97,11 +97,17 @@ def make_report(results: Path, readme: Path | None = None) -> list[Path]:
         tables.variants_table(groups, read),
         tables.runs_table(rows),
     ]
+    found = claims.read_claims(results)
+    made += claims.tables(found)
+    under |= claims.NOTES
     paths = [p for t in made for p in write_table(results / "tables", t, under[t.name])]
     drawn = write_figures(results / "figures", groups)
+    for name, title, svg in claims.figures(found):
+        write_atomically(results / "figures" / f"{name}.svg", svg)
+        drawn.append((name, title, svg))
     paths += [results / "figures" / f"{name}.svg" for name, _, _ in drawn]
     paths.append(results / "report.html")
-    write_atomically(paths[-1], page(rows, made, under, drawn))
+    write_atomically(paths[-1], page(rows, made, under, drawn, list(claims.details(found))))
     if readme:
         renew_readme(readme, markdown(made[0], under["main"]))
     return paths

@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from io import StringIO
-from typing import Any
 
 import matplotlib as mpl
-
-mpl.use("svg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from ..figure import COLOURS, OTHER, drawing, style, to_svg
 from .groups import Group, Row
 
-COLOURS = {  # Okabe & Ito: told apart by the colour-blind
-    "none": "#999999",
-    "l2": "#0072B2",
-    "layernorm": "#E69F00",
-    "rmsnorm": "#009E73",
-    "vit22b": "#D55E00",
-    "qwen3": "#CC79A7",
-}
-OTHER = "#56B4E9"
-STYLES = ("-", "--", ":", "-.")  # of seeds
-INK = "#010203"  # stands for the page's own colour of text, light or dark
 MODULES = {
     "encoder": ("encoder.layers.", "self_attn", "o"),
     "decoder": ("decoder.layers.", "self_attn", "s"),
@@ -40,10 +26,6 @@ def colour(row: Row) -> str:
 
 def rows_of(group: Group) -> list[tuple[str, Row]]:
     return [(name, row) for name, arm in group.arms.items() for row in arm.rows.values()]
-
-
-def style(seed: int) -> str:
-    return STYLES[(seed - 1) % len(STYLES)]
 
 
 def draw_curves(axis: Axes, group: Group, figure: str, label: str) -> bool:
@@ -136,14 +118,7 @@ FIGURES: dict[str, tuple[str, Draw, float]] = {
 
 def make(groups: Sequence[Group], draw: Draw, height: float) -> str | None:
     """A figure as SVG, with a panel for each group that has anything to draw; None without any."""
-    settings: dict[str, Any] = {
-        "svg.hashsalt": "qknorm-mt",
-        "svg.fonttype": "none",
-        "font.size": 10,
-    }
-    inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    changed = settings | dict.fromkeys(inks, INK) | {"legend.framealpha": 0.0}
-    with mpl.rc_context(changed):  # type: ignore[arg-type]
+    with drawing():
         there = [group for group in groups if panel(None, draw, group)]
         if not there:
             return None
@@ -152,11 +127,7 @@ def make(groups: Sequence[Group], draw: Draw, height: float) -> str | None:
         )
         for axis, group in zip(axes[:, 0], there, strict=True):
             panel(axis, draw, group)
-        buffer = StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
-        plt.close(figure)
-    svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+        return to_svg(figure)
 
 
 def panel(axis: Axes | None, draw: Draw, group: Group) -> bool:

@@ -22,12 +22,14 @@ def page(
     tables: Sequence[Table],
     notes: Mapping[str, Sequence[Note]],
     figures: Sequence[tuple[str, str, str]],
+    measured: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
 ) -> str:
     """The page.
 
     Args:
         notes: by the name of the table under which they stand.
         figures: name, title, SVG.
+        measured: of each measurement of a claim its name and where it comes from.
     """
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
@@ -37,6 +39,7 @@ def page(
         tables=tables,
         table_notes={table.name: notes.get(table.name, ()) for table in tables},
         figures=figures,
+        measured=measured,
         anchors={ledger_name(row): f"run-{digest_of(ledger_name(row))[:12]}" for row in ordered},
         details=[(ledger_name(row), list(facts(row))) for row in ordered],
     )

@@ -1,0 +1,124 @@
+"""The runs that a claim is tested on: at equal updates, and at equal loss on dev.
+
+A model that has learned more differs in everything, so two kinds of attention are also compared
+where they have learned as much: the one that is better on dev at an earlier checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..commands import RunError
+from ..plan import Run, load
+from .curves import shared_options
+
+EQUAL_UPDATES, EQUAL_LOSS = "equal updates", "equal dev loss"
+CONDITIONS = (EQUAL_UPDATES, EQUAL_LOSS)
+KEPT = re.compile(r"checkpoint(?:_\d+_(?P<updates>\d+)|(?P<epoch>\d+))\.pt")
+NEAR = 0.03  # nats a token that count as equal
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A run at one of its checkpoints; ``loss`` is dev's, in nats a token."""
+
+    condition: str
+    run: Run
+    checkpoint: Path
+    updates: int
+    loss: float
+
+    @property
+    def attn(self) -> str:
+        return str(self.run.cfg["attn"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.run.cfg["seed"])
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "condition": self.condition,
+            "attn": self.attn,
+            "seed": self.seed,
+            "run": self.run.name,
+            "updates": self.updates,
+            "loss": round(self.loss, 4),
+        }
+
+
+def arms_of(folders: Sequence[Path]) -> list[Arm]:
+    """Runs without normalisation and with one kind of it, at their best checkpoints, and each pair
+    of one seed at equal dev loss.
+
+    Raises:
+        RunError: if the runs are not two kinds of attention of one recipe and data, or the better
+            run of a pair has no checkpoint where the other one ended.
+    """
+    runs = [load(folder) for folder in folders]
+    shared_options(runs, ("seed",))
+    kinds = list(dict.fromkeys(run.cfg["attn"]["name"] for run in runs))
+    if len(kinds) != 2 or "none" not in kinds:
+        raise RunError(
+            f"two kinds of attention are compared, attn=none and another one; given: "
+            f"{', '.join(kinds)}"
+        )
+    best = [arm_of(EQUAL_UPDATES, run, None) for run in runs]
+    by_seed: dict[int, dict[str, Arm]] = {}
+    for arm in best:
+        by_seed.setdefault(arm.seed, {})[arm.attn] = arm
+    pairs = [pair for pair in by_seed.values() if len(pair) == 2]
+    if not pairs:
+        raise RunError("no seed has both kinds of attention: give two runs of one seed")
+    return [*best, *(arm for pair in pairs for arm in at_equal_loss([*pair.values()]))]
+
+
+def at_equal_loss(pair: Sequence[Arm]) -> list[Arm]:
+    """The two runs of a seed, the better one at the checkpoint whose loss is nearest the other's.
+
+    Raises:
+        RunError: if no such checkpoint was kept.
+    """
+    worse, better = sorted(pair, key=lambda arm: -arm.loss)
+    kept = [arm_of(EQUAL_LOSS, better.run, path) for path in kept_checkpoints(better.run)]
+    nearest = min(kept, key=lambda arm: abs(arm.loss - worse.loss), default=None)
+    if nearest is None or abs(nearest.loss - worse.loss) > NEAR:
+        there = ", ".join(f"{arm.loss:.3f}" for arm in kept) or "none"
+        raise RunError(
+            f"{better.run.name} is better on dev than {worse.run.name} (loss {better.loss:.3f}, "
+            f"{worse.loss:.3f} nats a token) and has no checkpoint within {NEAR} of the latter's "
+            f"loss (kept: {there}), so they cannot be compared at equal loss: remove its folder "
+            "and train it again with runtime.keep_checkpoints=15"
+        )
+    return [Arm(EQUAL_LOSS, worse.run, worse.checkpoint, worse.updates, worse.loss), nearest]
+
+
+def kept_checkpoints(run: Run) -> list[Path]:
+    return [p for p in run.checkpoint.parent.glob("checkpoint*.pt") if KEPT.fullmatch(p.name)]
+
+
+def arm_of(condition: str, run: Run, checkpoint: Path | None) -> Arm:
+    """A run at a checkpoint, by default its best one."""
+    points = curve_on_dev(run)
+    if checkpoint is None:
+        best = min(points, key=lambda updates: (points[updates], -updates))
+        return Arm(condition, run, run.checkpoint, best, points[best])
+    match = KEPT.fullmatch(checkpoint.name)
+    assert match
+    updates = int(match["updates"] or int(match["epoch"]) * run.options["updates_per_epoch"])
+    return Arm(condition, run, checkpoint, updates, points[updates])
+
+
+def curve_on_dev(run: Run) -> Mapping[int, float]:
+    """Loss on dev, nats a token, by updates."""
+    path = run.folder / "trained.json"
+    if not path.exists():
+        raise RunError(f"{run.folder} is not trained to its end: give its command again")
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    return {point["updates"]: math.log(point["ppl"]) for point in summary["dev"]}
