@@ -27,6 +27,7 @@ EXPERIMENTS = [
     "requests",
     "rich",
     "sacremoses",
+    "scikit-learn",
     "scipy",
     "sentencepiece",
     "subword-nmt",

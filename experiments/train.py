@@ -38,6 +38,11 @@ def train(
     )
     say(f"training command:\n\n  {commands.pasteable('fairseq-train', shown)}\n")
     if done.exists():
+        if run.cfg["probe"]["every"] and not (run.folder / commands.PROBES).exists():
+            raise commands.RunError(
+                f"{run.folder} is trained already, without probes: remove the folder to train it "
+                "again with them, or leave out probe.every"
+            )
         say(f"trained already: {done}")
         return json.loads(done.read_text(encoding="utf-8"))
     log = run.folder / "train.log"

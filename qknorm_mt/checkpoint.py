@@ -53,7 +53,10 @@ def load(checkpoint: Path, data: Path, kinds: tuple[type, ...] = OURS) -> tuple[
         raise CheckpointError(
             f"{checkpoint}: of another version of qknorm_mt: no option {error.key}"
         ) from None
-    except RuntimeError as error:  # torch's, of sizes that do not fit
+    except Exception as error:
+        # torch's, of sizes that do not fit; and fairseq's, which has no class of its own.
+        if not isinstance(error, RuntimeError) and "infer language pair" not in str(error):
+            raise
         raise CheckpointError(
             f"{checkpoint} does not fit {data}: use the folder that it was trained on ({error})"
         ) from None

@@ -143,6 +143,8 @@ def rounded(value: Any) -> Any:
 def batch_of(task: Any, model: Any, sentences: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A batch of dev sentences that stand evenly spread, on the model's device; what it is of."""
     subset = task.cfg.valid_subset.split(",")[0]
+    if subset not in task.datasets:  # a training that does not validate has not loaded it
+        task.load_dataset(subset)
     dataset = task.dataset(subset)
     ids = evenly(dataset, model.max_positions(), max(sentences, 1))
     sample = dataset.collater([dataset[i] for i in ids])

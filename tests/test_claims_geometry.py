@@ -191,7 +191,7 @@ VECTORS = {"source embedding": "source/embedding", "target embedding": "target/e
 
 
 def test_measure_has_all_spaces_with_their_sides_classes(types: dict[str, np.ndarray]) -> None:
-    found = measure(types)
+    found = measure(types, least_in_train=2)
     assert list(found) == list(VECTORS)
     kept = [2, *range(4, 17), 18]
     for space, name in VECTORS.items():
@@ -202,9 +202,10 @@ def test_measure_has_all_spaces_with_their_sides_classes(types: dict[str, np.nda
             "types": 15,
             "mean_cosine": round(mean_cosine(rows), 4),
             "isotropy": round(isotropy(rows), 4),
+            "centred_isotropy": round(isotropy(rows - rows.mean(0)), 4),
             "effective_dimension": round(effective_dimension(rows), 4),
-            "hubness": round(hubness(neighbours(rows, 10), 15), 4),
-            "silhouette": round(separation(rows, classes) or 0, 4),
+            "hubness": round(hubness(neighbours(rows - rows.mean(0), 10), 15), 4),
+            "silhouette": round(separation(rows - rows.mean(0), classes) or 0, 4),
         }
     sides = [classes_of(SYMBOLS, types[f"{side}/train"])[kept] for side in ("source", "target")]
     assert (sides[0] != sides[1]).any()
@@ -215,14 +216,24 @@ def test_measure_of_types_that_qualify(types: dict[str, np.ndarray], space: str,
     def with_outlier(i: int, least: int = 2) -> dict:
         changed = types[name].copy()
         changed[i] = [1000.0, *[0.0] * (changed.shape[1] - 1)]
-        return measure(types | {name: changed}, least)[space]
+        return measure(types | {name: changed}, least, least)[space]
 
-    plain = measure(types)[space]
+    plain = measure(types, 2, 2)[space]
     for symbol in ("<s>", "<pad>", "<unk>", "▁kk"):
         assert with_outlier(SYMBOLS.index(symbol)) == plain
     assert with_outlier(SYMBOLS.index("▁ll")) != plain
-    assert with_outlier(SYMBOLS.index("▁ll"), least=3) == measure(types, 3)[space]
-    assert measure(types, 1)[space]["types"] == 16
+    assert with_outlier(SYMBOLS.index("▁ll"), least=3) == measure(types, 3, 3)[space]
+    assert measure(types, 1, 1)[space]["types"] == 16
+
+
+def test_what_all_have_in_common_does_not_count(types: dict[str, np.ndarray]) -> None:
+    """A vector added to every key leaves attention as it is: only the first two figures see it."""
+    shifted = measure(types | {f"{CROSS}/key": types[f"{CROSS}/key"] + 5.0})[CROSS]
+    plain = measure(types)[CROSS]
+    for name in ("centred_isotropy", "effective_dimension", "hubness", "silhouette"):
+        assert shifted[name] == pytest.approx(plain[name], abs=2e-4)
+    assert shifted["mean_cosine"] > 0.8 > plain["mean_cosine"]
+    assert shifted["isotropy"] < 0.8 * plain["isotropy"]
 
 
 def test_measure_without_classes_to_part(types: dict[str, np.ndarray]) -> None:
@@ -244,7 +255,8 @@ def test_overlaps_of_each_two(types: dict[str, np.ndarray]) -> None:
     by_space = {each["space"]: each["overlap"] for each in found[:5]}
     assert list(by_space) == list(VECTORS)
     kept = [2, *range(4, 17), 18]
-    a, b = (nearest(each[CROSS + "/key"][kept], 3) for each in (types, turned))
+    rows = (each[CROSS + "/key"][kept] for each in (types, turned))
+    a, b = (nearest(each - each.mean(0), 3) for each in rows)
     share = np.mean([len({*one} & {*other}) / 3 for one, other in zip(a, b, strict=True)])
     assert by_space.pop(CROSS) == pytest.approx(share, abs=1e-4)
     # The encoder's: among the few that both have, though b lacks most of a's.
@@ -261,7 +273,7 @@ def test_least_takes_part_in_overlaps(types: dict[str, np.ndarray]) -> None:
     other = types | {"source/embedding": types["source/embedding"].copy()}
     other["source/embedding"][-1] *= -1
     for least, alike in ((2, False), (3, True)):
-        found = overlaps({"a": types, "b": other}, least)[0]
+        found = overlaps({"a": types, "b": other}, least_in_train=least)[0]
         assert found["space"] == "source embedding"
         assert (found["overlap"] == 1) == alike
 

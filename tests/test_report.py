@@ -15,7 +15,7 @@ import scipy.stats
 import torch
 import yaml
 
-from experiments import collect, stats
+from experiments import collect, figure, stats
 from experiments.commands import RunError, digest_of
 from experiments.provenance import rounded
 from experiments.report import build, differences, figures, groups
@@ -446,8 +446,8 @@ def test_figures_take_the_pages_colours_and_mark_seeds(tmp_path: Path) -> None:
     svg = figures.make(groups.grouped(rows), draw, height)
     assert svg is not None
     assert "currentColor" in svg
-    assert figures.INK not in svg
-    assert svg.count(figures.COLOURS["l2"].lower()) >= 4
+    assert figure.INK not in svg
+    assert svg.count(figure.COLOURS["l2"].lower()) >= 4
     assert "seed 2" in svg
     assert figures.mean([1.0, 3.0]) == 2.0
 
@@ -462,6 +462,12 @@ def committed(path: str) -> str:
     return done.stdout.decode("utf-8")
 
 
+def committed_files(folder: str) -> list[str]:
+    argv = ["git", "-C", str(ROOT), "ls-tree", "--name-only", "HEAD", f"{folder}/"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
 def test_the_committed_report_is_made_of_the_committed_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +480,9 @@ def test_the_committed_report_is_made_of_the_committed_rows(
         path = collect.stats_path(Path(row["hypotheses"]["test"]))
         (tmp_path / path).parent.mkdir(parents=True)
         (tmp_path / path).write_text(committed(f"results/{path}"), "utf-8")
+    for path in committed_files("results/claims"):
+        (tmp_path / "claims").mkdir(exist_ok=True)
+        (tmp_path / "claims" / Path(path).name).write_text(committed(path), "utf-8")
     readme = tmp_path / "README.md"
     readme.write_text(committed("README.md"), "utf-8")
     paths = build.make_report(tmp_path, readme)

@@ -128,6 +128,7 @@ def rank(
     values = [float(scipy.stats.spearmanr(a[there], b[there]).statistic) for a, b in pairs]
     rho, n = sum(values) / len(values), int(there.sum())
     half = 1.96 * math.sqrt((1 + rho * rho / 2) / (n - 3))
-    low, high = (math.tanh(math.atanh(rho) + sign * half) for sign in (-1, 1))
+    middle = math.atanh(max(min(rho, 1 - 1e-9), 1e-9 - 1))
+    low, high = math.tanh(middle - half), math.tanh(middle + half)
     figures = {"rank": rho, "low": low, "high": high}
     return {"space": space, "types": n, **{k: round(v, 3) for k, v in figures.items()}}

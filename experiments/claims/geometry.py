@@ -20,6 +20,8 @@ from sklearn.neighbors import NearestNeighbors
 from .classes import classes_of
 
 NEIGHBOURS = 10
+LEAST = 2  # times in the set surveyed
+LEAST_IN_TRAIN = 10  # embeddings of rarer types are near where they started, and hubs
 DIGITS = 4
 
 
@@ -138,25 +140,31 @@ class Space(NamedTuple):
     classes: np.ndarray
 
 
-def spaces(types: Mapping[str, np.ndarray], least: int) -> Iterator[Space]:
+def spaces(
+    types: Mapping[str, np.ndarray], least: int = LEAST, least_in_train: int = LEAST_IN_TRAIN
+) -> Iterator[Space]:
     """The embeddings of both sides, then the mean keys of each attention module.
 
     Args:
         types: a survey's arrays (:mod:`qknorm_mt.survey`).
-        least: how often a type must stand in the training set for its embedding to count, and in
-            the set surveyed for its key. Padding, unknown words and the like never count.
+        least: how often a type must stand in the set surveyed for its key to count. Padding,
+            unknown words and the like never do.
+        least_in_train: how often in the training set, for its embedding.
 
     Raises:
         ValueError: if the survey knows of no training set, or if fewer than two types are left.
     """
     classes = {side: classes_on(types, side) for side in ("source", "target")}
-    found = [(f"{side} embedding", side, f"{side}/train", f"{side}/embedding") for side in classes]
+    found = [
+        (f"{side} embedding", side, f"{side}/train", f"{side}/embedding", least_in_train)
+        for side in classes
+    ]
     modules = [name.removesuffix("/key") for name in types if name.endswith("/key")]
-    found += [(name, side_of(name), f"{name}/count", f"{name}/key") for name in modules]
-    for name, side, counts, vectors in found:
-        ids = np.flatnonzero((types[counts] >= least) & (classes[side] >= 0))
+    found += [(name, side_of(name), f"{name}/count", f"{name}/key", least) for name in modules]
+    for name, side, counts, vectors, times in found:
+        ids = np.flatnonzero((types[counts] >= times) & (classes[side] >= 0))
         if len(ids) < 2:
-            raise ValueError(f"{name}: {len(ids)} types stand there {least} times or more")
+            raise ValueError(f"{name}: {len(ids)} types stand there {times} times or more")
         yield Space(name, types[vectors][ids], ids, classes[side][ids])
 
 
@@ -173,27 +181,43 @@ def side_of(module: str) -> str:
 
 
 def measure(
-    types: Mapping[str, np.ndarray], least: int = 2
+    types: Mapping[str, np.ndarray], least: int = LEAST, least_in_train: int = LEAST_IN_TRAIN
 ) -> dict[str, dict[str, int | float | None]]:
     """All figures of one survey, by space: see :func:`spaces`."""
-    return {space.name: figures(space) for space in spaces(types, least)}
+    return {space.name: figures(space) for space in spaces(types, least, least_in_train)}
 
 
 def figures(space: Space) -> dict[str, int | float | None]:
+    """Of a space as it is, its mean cosine and isotropy; all others, and isotropy again, of its
+    vectors less their mean.
+
+    What all keys have in common adds the same to every logit of a query, and so changes no
+    attention: how far they differ shows without it.
+    """
     rows, n = space.rows, len(space.rows)
-    silhouette = separation(rows, space.classes)
+    centred = less_mean(rows)
+    silhouette = separation(centred, space.classes)
     return {
         "types": n,
         "mean_cosine": round(mean_cosine(rows), DIGITS),
         "isotropy": round(isotropy(rows), DIGITS),
+        "centred_isotropy": round(isotropy(centred), DIGITS),
         "effective_dimension": round(effective_dimension(rows), DIGITS),
-        "hubness": round(hubness(neighbours(rows), n), DIGITS),
+        "hubness": round(hubness(neighbours(centred), n), DIGITS),
         "silhouette": None if silhouette is None else round(silhouette, DIGITS),
     }
 
 
+def less_mean(rows: np.ndarray) -> np.ndarray:
+    centred: np.ndarray = rows - rows.mean(axis=0)
+    return centred
+
+
 def overlaps(
-    surveys: Mapping[str, Mapping[str, np.ndarray]], least: int = 2, k: int = NEIGHBOURS
+    surveys: Mapping[str, Mapping[str, np.ndarray]],
+    least: int = LEAST,
+    least_in_train: int = LEAST_IN_TRAIN,
+    k: int = NEIGHBOURS,
 ) -> list[dict[str, str | float]]:
     """How far each two surveys agree on who is near whom, in each space that both have.
 
@@ -202,7 +226,10 @@ def overlaps(
     Raises:
         ValueError: if their dictionaries differ, or as :func:`spaces` does.
     """
-    found = {name: {s.name: s for s in spaces(types, least)} for name, types in surveys.items()}
+    found = {
+        name: {space.name: space for space in spaces(types, least, least_in_train)}
+        for name, types in surveys.items()
+    }
     result: list[dict[str, str | float]] = []
     for first, second in itertools.combinations(surveys, 2):
         for side in ("source", "target"):
@@ -219,4 +246,5 @@ def overlaps(
 
 def agreement(one: Space, other: Space, k: int) -> float:
     _, mine, theirs = np.intersect1d(one.ids, other.ids, return_indices=True)
-    return overlap(neighbours(one.rows[mine], k), neighbours(other.rows[theirs], k))
+    rows = less_mean(one.rows[mine]), less_mean(other.rows[theirs])
+    return overlap(*(neighbours(each, k) for each in rows))

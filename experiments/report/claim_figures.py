@@ -14,7 +14,6 @@ from ..figure import COLOURS, MARKERS, OTHER, drawing, to_svg
 from .claim_tables import KINDS, name_of, sides_of
 
 Found = Mapping[str, Any]
-RATES = (0.003, 0.03, 0.3)  # whose trainings are drawn
 CONDITIONS = ("equal updates", "equal dev loss")
 DECAYS = {("AdamW", 0.0): "-", ("AdamW", 0.1): "--", ("Adam", 0.1): ":"}
 LETTERS = {"mass_by_q": "‖q‖", "mass_by_k": "‖k‖", "mass_by_cos": "cos"}
@@ -80,10 +79,7 @@ def curves_of(figure_name: str, label: str, log: bool) -> Callable[[Sequence[Fou
 
     def draw(claims: Sequence[Found]) -> str:
         panels = [
-            (found["pair"], rate, runs)
-            for found in claims
-            for rate in RATES
-            if (runs := [r for r in found["runs"] if (r["recipe"], r["lr"]) == ("proxy", rate)])
+            (found["pair"], rate, runs) for found in claims for rate, runs in drawn_rates(found)
         ]
         figure, axes = grid(len(panels), 2.4)
         for axis, (pair, rate, runs) in zip(axes, panels, strict=True):
@@ -98,6 +94,16 @@ def curves_of(figure_name: str, label: str, log: bool) -> Callable[[Sequence[Fou
         return to_svg(figure)
 
     return draw
+
+
+def drawn_rates(found: Found) -> list[tuple[float, list[Found]]]:
+    """Of the first recipe's trainings those with a rate at a third and two thirds of the range,
+    and with the highest."""
+    recipe = min(run["recipe"] for run in found["runs"])
+    runs = [run for run in found["runs"] if run["recipe"] == recipe]
+    rates = sorted({run["lr"] for run in runs})
+    chosen = sorted({rates[len(rates) // 3], rates[2 * len(rates) // 3], rates[-1]})
+    return [(rate, [run for run in runs if run["lr"] == rate]) for rate in chosen]
 
 
 def aligned(runs: Sequence[Found], name: str) -> tuple[list[int], np.ndarray]:

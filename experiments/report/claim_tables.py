@@ -36,9 +36,10 @@ ATTENTION = {
 GEOMETRY = {
     "mean_cosine": "mean cosine",
     "isotropy": "isotropy",
+    "centred_isotropy": "isotropy, less the mean",
     "effective_dimension": "effective dimension",
-    "hubness": "hubness",
-    "silhouette": "silhouette",
+    "hubness": "hubness, less the mean",
+    "silhouette": "silhouette, less the mean",
 }
 
 
