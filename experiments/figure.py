@@ -27,6 +27,12 @@ STYLES = ("-", "--", ":", "-.")  # of seeds
 INK = "#010203"  # stands for the page's own colour of text, light or dark
 
 
+def number(value: float, decimals: int) -> str:
+    """As it is shown: what rounds to nothing has no sign."""
+    shown = f"{value:.{decimals}f}"
+    return shown.removeprefix("-") if float(shown) == 0 else shown
+
+
 def style(seed: int) -> str:
     return STYLES[(seed - 1) % len(STYLES)]
 

@@ -29,7 +29,7 @@ from matplotlib import pyplot as plt
 from .claims.curves import curve_of, probes_of
 from .command_line import catch, parser_of
 from .commands import PROBES, RunError
-from .figure import COLOURS, OTHER, drawing, style, to_svg
+from .figure import COLOURS, OTHER, drawing, number, style, to_svg
 from .plan import Run, read
 from .process import write_atomically
 from .survey import Survey, surveys_of
@@ -94,7 +94,7 @@ def modules_table(table: pd.DataFrame) -> str:
         for name, (title, decimals) in FIGURES.items():
             means = heads.astype({name: float}).groupby("run")[name].mean()
             cells = [means.get(run) for run in runs]
-            shown = ["–" if pd.isna(x) else f"{x:.{decimals}f}" for x in cells]
+            shown = ["–" if pd.isna(x) else number(x, decimals) for x in cells]
             if set(shown) != {"–"}:
                 lines.append({"module": module, "mean over heads": title, **zip_runs(runs, shown)})
     return str(pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True)) + "\n"
@@ -147,9 +147,9 @@ def write_cells(axis: Any, panel: pd.DataFrame, decimals: int, low: float, high:
         for c, value in enumerate(row):
             if not pd.isna(value):
                 light = high > low and (value - low) / (high - low) > 0.5
-                text = f"{value:.{decimals}f}"
                 colour = "#000000" if light else "#ffffff"
-                axis.text(c + 0.5, r + 0.5, text, ha="center", va="center", size=7, color=colour)
+                place = {"ha": "center", "va": "center", "size": 7, "color": colour}
+                axis.text(c + 0.5, r + 0.5, number(value, decimals), **place)
 
 
 def curves(runs: Sequence[Run]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..claims import growth, stability
+from ..figure import number
 from ..stats import OverSeeds, over_seeds
 from .groups import NAMES
 from .tables import NOTHING, Cell, Table, text
@@ -102,8 +103,7 @@ def sides_of(arms: Iterable[Found]) -> dict[tuple[str, str], list[Found]]:
 
 def seeds_cell(values: Sequence[float | None], decimals: int) -> Cell:
     """One figure a seed."""
-    shown = [NOTHING if v is None else f"{v:.{decimals}f}" for v in values]
-    return text(", ".join("0" + s[2:] if s.strip("-0.") == "" else s for s in shown))
+    return text(", ".join(NOTHING if v is None else number(v, decimals) for v in values))
 
 
 def attention_table(claims: Sequence[Found]) -> Table:
