@@ -76,6 +76,7 @@ def compared(log: str) -> dict[tuple[str, str], dict[str, float]]:
     }
 
 
+@pytest.mark.slow
 def test_two_workers_train_as_one_process_of_twice_the_accumulation(
     toy: Path, tmp_path: Path
 ) -> None:
