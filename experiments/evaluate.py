@@ -18,8 +18,7 @@ from .references import SPLITS, references, score_lines
 
 def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[str, Any]:
     """Decode and score dev and test, store the hypotheses, write the row."""
-    options = run.cfg["decode"]
-    folder = run.folder / f"decode-{commands.digest_of(options)[:12]}"
+    folder = decode_folder(run)
     stored = folder / "row.json"
     results = Path(run.cfg["paths"]["results"])
     row = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
@@ -38,6 +37,11 @@ def score(run: Run, summary: dict[str, Any], say: Callable[..., None]) -> dict[s
         figures = "  ".join(f"{k} {v['score']:.2f}" for k, v in row["scores"][split].items())
         say(f"{split}: {figures}")
     return row
+
+
+def decode_folder(run: Run) -> Path:
+    """Where what the run's decoding gave is kept."""
+    return run.folder / f"decode-{commands.digest_of(run.cfg['decode'])[:12]}"
 
 
 def make_row(

@@ -28,7 +28,7 @@ from matplotlib import pyplot as plt
 
 from .claims.curves import curve_of, probes_of
 from .command_line import catch, parser_of
-from .commands import PROBES, RunError
+from .commands import RunError
 from .figure import COLOURS, OTHER, drawing, number, style, to_svg
 from .plan import Run, read
 from .process import write_atomically
@@ -117,7 +117,9 @@ def heatmap(table: pd.DataFrame, name: str) -> str | None:
         .pivot_table(index="module", columns="head", values=name, sort=False, dropna=False)
         for run in runs
     ]
-    rows, columns = panels[0].shape
+    modules = list(dict.fromkeys(module for panel in panels for module in panel.index))
+    panels = [panel.reindex(modules) for panel in panels]
+    rows, columns = len(modules), max(panel.shape[1] for panel in panels)
     with drawing():
         figure, axes = plt.subplots(
             1,
@@ -177,10 +179,16 @@ def curves(runs: Sequence[Run]) -> str:
         return to_svg(figure)
 
 
-def folders_of(given: Sequence[Path]) -> list[Run]:
-    """The runs among what is given that were probed while training."""
-    runs = [read(path) for path in given if path.is_dir()]
-    return [run for run in runs if (run.folder / PROBES).exists()]
+def probed_of(given: Sequence[Path]) -> list[Run]:
+    """The runs among what is given that were probed while training; says why others have none."""
+    found = []
+    for run in [read(path) for path in given if path.is_dir()]:
+        try:
+            probes_of(run)
+            found.append(run)
+        except RunError as error:
+            print(f"no curve over updates: {error}")
+    return found
 
 
 @catch
@@ -204,14 +212,12 @@ def main(argv: list[str] | None = None) -> int:
     write_atomically(args.out / "heads.csv", table.to_csv(index=False, lineterminator="\n"))
     write_atomically(args.out / "modules.md", text)
     drawn = {name: heatmap(table, name) for name in DRAWN}
-    probed = folders_of(args.runs)
+    print(text)
+    probed = probed_of(args.runs)
     drawn["curves"] = curves(probed) if probed else None
     for name, svg in drawn.items():
         if svg is not None:
             write_atomically(args.out / f"{name}.svg", svg)
-    print(text)
-    if not probed:
-        print(f"no curves over updates: no run has {PROBES} (train with probe.every=50)")
     print(args.out)
     return 0
 

@@ -60,7 +60,7 @@ def survey_file(
             "trained on as --data DIR"
         )
     found = survey(checkpoint, data, split, sentences, folder)
-    return read_survey(found, checkpoint.name, None, None)
+    return read_survey(found, str(checkpoint), None, None)
 
 
 def survey(checkpoint: Path, data: Path, split: str, sentences: int | None, folder: Path) -> Path:
@@ -101,8 +101,14 @@ def surveys_of(
     """Surveys of runs' folders and of checkpoints, which may stand side by side.
 
     Raises:
-        RunError: if they are of different dictionaries or sentences.
+        RunError: if one is given twice, if they are of different dictionaries or sentences, or if
+            ``data`` is given though no checkpoint needs it.
     """
+    twice = [path for i, path in enumerate(given) if path.resolve() in map(Path.resolve, given[:i])]
+    if twice:
+        raise RunError(f"{twice[0]} is given twice")
+    if data is not None and not any(path.is_file() for path in given):
+        raise RunError("--data is of checkpoints given as files: runs know their own data")
     found = [
         survey_file(path, data, split, sentences, folder / "surveys")
         if path.is_file()

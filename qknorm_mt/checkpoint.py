@@ -23,6 +23,7 @@ from omegaconf.errors import ConfigAttributeError
 from .model import QKNormTransformerModel
 
 OURS = (QKNormTransformerModel,)
+TASKS = ("translation", "translation_qknorm", "translation_probed")
 ENCODER_DECODERS = (QKNormTransformerModel, TransformerModel, TransformerModelBase)
 
 
@@ -82,16 +83,44 @@ def check(checkpoint: Path, kinds: tuple[type, ...] = OURS) -> dict[str, Any]:
         raise CheckpointError(
             f"{checkpoint}: damaged, or not of a {what} model, whose checkpoints are plain data"
         ) from None
-    match state:
-        case {"cfg": {"model": {"_name": str(name)}}}:
-            pass
-        case {"args": argparse.Namespace(arch=str(name))}:
-            pass
-        case {"cfg": {"model": argparse.Namespace(arch=str(name))}}:
-            pass
-        case _:
-            raise CheckpointError(f"{checkpoint}: not of a {what} model: it names none")
-    found = ARCH_MODEL_REGISTRY.get(name)
-    if found not in kinds:
+    model, task = options_of(state)
+    name = model.get("_name") or model.get("arch")
+    if not isinstance(name, str):
+        raise CheckpointError(f"{checkpoint}: not of a {what} model: it names none")
+    if ARCH_MODEL_REGISTRY.get(name) not in kinds:
         raise CheckpointError(f"{checkpoint}: not of a {what} model but of {name}")
+    refuse_code(checkpoint, model, task)
     return dict(state)
+
+
+def options_of(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A checkpoint's options of the model and of the task; one mapping for both in old ones."""
+    match state:
+        case {"cfg": {"model": model, "task": task}}:
+            return as_dict(model), as_dict(task)
+        case {"args": argparse.Namespace() as both}:
+            return vars(both), vars(both)
+    return {}, {}
+
+
+def as_dict(options: Any) -> dict[str, Any]:
+    if isinstance(options, argparse.Namespace):
+        return vars(options)
+    return options if isinstance(options, dict) else {}
+
+
+def refuse_code(checkpoint: Path, model: dict[str, Any], task: dict[str, Any]) -> None:
+    """Refuse options that fairseq evaluates as Python when it makes a model of them, and tasks
+    other than translation, which might.
+
+    Raises:
+        CheckpointError: naming the option.
+    """
+    if model.get("adaptive_softmax_cutoff") is not None:
+        raise CheckpointError(
+            f"{checkpoint}: its option adaptive_softmax_cutoff is refused: fairseq evaluates it as "
+            "Python code"
+        )
+    name = task.get("_name") or task.get("task")
+    if name not in TASKS:
+        raise CheckpointError(f"{checkpoint}: of task {name}: legal is {', '.join(TASKS)}")

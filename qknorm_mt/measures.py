@@ -20,6 +20,9 @@ VECTORS = ("q", "k", "q_raw", "k_raw")
 class HeadFigures:
     """Of one attention module, over as many batches as are added.
 
+    Args:
+        pairs: of a query and a key it may see, in all these batches.
+
     ``result`` has, each a list with a number a head:
 
     ``logit_max``, ``logit_p999``
@@ -35,8 +38,10 @@ class HeadFigures:
         ``..._p95``.
     """
 
-    def __init__(self) -> None:
-        self.logits: list[Tensor] = []  # (heads, n)
+    def __init__(self, pairs: int) -> None:
+        self.place = LOGIT_QUANTILE * (pairs - 1)
+        self.keep = pairs - int(self.place)  # so many of the largest logits are all that is needed
+        self.logits: Tensor | None = None  # (heads, keep)
         self.rows: list[Tensor] = []  # (heads, n, 3): entropy, its share, saturated or not
         self.norms: dict[str, list[Tensor]] = {name: [] for name in VECTORS}
 
@@ -47,7 +52,9 @@ class HeadFigures:
             weights: ``(batch, heads, queries, keys)``, as :func:`attention_weights`.
             asking, asked: ``(batch, time)``, which queries and keys are real.
         """
-        self.logits.append(chosen(seen.logits, seen.visible[:, 0]).cpu())
+        logits = chosen(seen.logits, seen.visible[:, 0]).cpu()
+        logits = logits if self.logits is None else torch.cat([self.logits, logits], dim=1)
+        self.logits = logits.topk(min(self.keep, logits.size(1)), dim=1).values
         keys = seen.visible.sum(dim=-1)  # (batch, 1, queries)
         entropy = torch.special.entr(weights).sum(dim=-1)
         share = entropy / keys.clamp(min=2).log()
@@ -59,11 +66,12 @@ class HeadFigures:
             self.norms[name].append(chosen(norm, asking if name[0] == "q" else asked).cpu())
 
     def result(self) -> dict[str, list[float]]:
-        logits, rows = torch.cat(self.logits, dim=1), torch.cat(self.rows, dim=1)
+        assert self.logits is not None, "no batch was added"
+        rows = torch.cat(self.rows, dim=1)
         entropy, share, sharp = rows.mean(dim=1).unbind(dim=-1)
         figures = {
-            "logit_max": logits.amax(dim=1),
-            "logit_p999": quantile(logits, LOGIT_QUANTILE),
+            "logit_max": self.logits[:, 0],
+            "logit_p999": between(self.logits, self.place),
             "entropy": entropy,
             "entropy_share": share,
             "saturated": sharp,
@@ -77,7 +85,7 @@ class HeadFigures:
 
 def figures_of(seen: Seen, asking: Tensor, asked: Tensor) -> dict[str, list[float]]:
     """The figures of a single batch."""
-    figures = HeadFigures()
+    figures = HeadFigures(int(seen.visible.sum()))
     figures.add(seen, attention_weights(seen.logits, seen.visible), asking, asked)
     return figures.result()
 
@@ -91,7 +99,10 @@ def chosen(x: Tensor, mask: Tensor) -> Tensor:
 def quantile(x: Tensor, q: float) -> Tensor:
     """Of each row, between two neighbours in proportion; torch's own stops at 2^24 numbers."""
     place = q * (x.size(1) - 1)
-    low = int(place)
-    top = x.topk(x.size(1) - low, dim=1, sorted=True).values  # falling
-    upper = top[:, max(x.size(1) - low - 2, 0)]
-    return torch.lerp(top[:, -1], upper, place - low)
+    return between(x.topk(x.size(1) - int(place), dim=1).values, place)
+
+
+def between(top: Tensor, place: float) -> Tensor:
+    """The number at ``place``, counted from the smallest, of which ``top`` has all that are at
+    least as large, the largest first, in each row."""
+    return torch.lerp(top[:, -1], top[:, max(top.size(1) - 2, 0)], place - int(place))

@@ -100,10 +100,14 @@ def places(model: Any) -> list[Place]:
     return found
 
 
-def tokens_of(sample: Mapping[str, Any], pad: int) -> Tokens:
-    """The tokens of one of fairseq's batches."""
+def tokens_of(sample: Mapping[str, Any], model: Any) -> Tokens:
+    """The tokens of one of fairseq's batches, as the model reads them: its decoder may put another
+    symbol at the start."""
     source, target = (sample["net_input"][n] for n in ("src_tokens", "prev_output_tokens"))
-    return Tokens(source, target, source.ne(pad), target.ne(pad))
+    symbols = model.decoder.dictionary
+    if getattr(model.decoder.cfg, "start_symbol", "eos") == "bos":
+        target = target.masked_fill(target == symbols.eos(), symbols.bos())
+    return Tokens(source, target, source.ne(symbols.pad()), target.ne(symbols.pad()))
 
 
 @contextlib.contextmanager

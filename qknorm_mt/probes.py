@@ -26,6 +26,7 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import II
 from torch import Tensor, nn
 
+from .config import refuse_option
 from .measures import figures_of
 from .observe import Place, Seen, Tokens, norm_of, observed, places, tokens_of
 
@@ -66,6 +67,21 @@ class Probed:
     cfg: Any
     probe: "Probe | None" = None
 
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """fairseq's hook; refuses, before a training, options that do not go with probes.
+
+        Raises:
+            ValueError: naming the option.
+        """
+        if not from_checkpoint:
+            if self.cfg.probe_every < 0:
+                refuse_option(self.cfg, "probe_every", "at least 0")
+            if self.cfg.probe_every and self.cfg.probe_sentences < 1:
+                refuse_option(self.cfg, "probe_sentences", "at least 1")
+            if self.cfg.probe_every and getattr(cfg, "checkpoint_activations", False):
+                refuse_option(cfg, "checkpoint_activations", "False with probe_every")
+        return super().build_model(cfg, from_checkpoint)  # type: ignore[misc]
+
     def optimizer_step(self, optimizer: Any, model: Any, update_num: int) -> None:
         """fairseq's hook for an update."""
         step = super().optimizer_step  # type: ignore[misc]
@@ -105,11 +121,11 @@ class Probe:
         self.path = Path(cfg.probe_file or Path(cfg.save_dir) / NAME)
         self.started, self.spent, self.count, self.warned = time.monotonic(), 0.0, 0, False
         self.sample, batch = batch_of(task, model, cfg.probe_sentences)
-        self.tokens = tokens_of(self.sample, task.target_dictionary.pad())
+        self.tokens = tokens_of(self.sample, model)
         self.writer = writer_of(cfg.tensorboard_logdir, updates)
         records = earlier(self.path, batch, updates)
         write_lines(self.path, [{"batch": batch}, *records])
-        if not records and updates == 0:
+        if updates == 0:
             self.take(model, 0, None)
 
     def take(self, model: Any, updates: int, ratio: float | None) -> None:
@@ -146,7 +162,7 @@ def batch_of(task: Any, model: Any, sentences: int) -> tuple[dict[str, Any], dic
     if subset not in task.datasets:  # a training that does not validate has not loaded it
         task.load_dataset(subset)
     dataset = task.dataset(subset)
-    ids = evenly(dataset, model.max_positions(), max(sentences, 1))
+    ids = evenly(dataset, model.max_positions(), sentences)
     sample = dataset.collater([dataset[i] for i in ids])
     device = next(model.parameters()).device
     moved: Dict[str, Any] = utils.apply_to_sample(lambda t: t.to(device), sample)
@@ -217,6 +233,7 @@ def probed(model: Any, sample: dict[str, Any], tokens: Tokens) -> dict[str, Any]
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     with torch.random.fork_rng(devices):
         model.eval()
+        attentions = places(model)  # in training, a model with layerdrop would leave some out
         try:
             with observed(model, tokens, each), torch.enable_grad():
                 loss = nll(model, sample, tokens)
@@ -225,7 +242,7 @@ def probed(model: Any, sample: dict[str, Any], tokens: Tokens) -> dict[str, Any]
         finally:
             model.train(training)
     grads = dict(zip(parameters, gradients, strict=True))
-    for place in places(model):
+    for place in attentions:
         found[place.name] |= of_weights(place.module, grads)
     whole = {"loss": loss.item(), "grad_norm": norm([g for g in gradients if g is not None])}
     return {"model": {**whole, **whole_model(model)}, "modules": found}

@@ -97,24 +97,26 @@ def survey(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What ``heads.json`` and ``types.npz`` hold of a model in evaluation mode."""
     dataset = task.dataset(subset)
-    batches = list(batches_of(dataset, evenly(dataset, model.max_positions(), sentences)))
-    pad = task.target_dictionary.pad()
+    ids = evenly(dataset, model.max_positions(), sentences)
+    if not ids:
+        raise ValueError(f"{subset} has no sentence that the model can read")
+    batches = list(batches_of(dataset, ids))
     means = {place.name: Means() for place in places(model)}
     loss, count, read, digest = 0.0, 0, [0, 0], hashlib.sha256()
     with torch.no_grad():
         for sample in tqdm(batches, desc="means", disable=None):
-            tokens = tokens_of(sample, pad)
+            tokens = tokens_of(sample, model)
             with observed(model, tokens, lambda place, seen: means[place.name].add(seen)):
                 there = int(tokens.target_real.sum())
                 loss += float(nll(model, sample, tokens)) * there
             read[0] += int(tokens.source_real.sum())
             read[1] += there
             count += len(tokens.source)
-            for ids in (tokens.source, tokens.target):
+            for ids in (sample["net_input"]["src_tokens"], sample["target"]):
                 digest.update(ids.int().cpu().numpy().tobytes())
-        gather = Gather(model, task, {name: each.result() for name, each in means.items()})
+        gather = Gather(model, task, means)
         for sample in tqdm(batches, desc="figures", disable=None):
-            tokens = tokens_of(sample, pad)
+            tokens = tokens_of(sample, model)
             with observed(model, tokens, functools.partial(gather.add, tokens)):
                 model(**sample["net_input"])
     heads = {
@@ -131,12 +133,12 @@ def survey(
 class Gather:
     """All figures of all modules."""
 
-    def __init__(self, model: Any, task: Any, means: dict[str, dict[str, Tensor]]):
+    def __init__(self, model: Any, task: Any, means: dict[str, Means]):
         self.places = places(model)
         sides = len(task.source_dictionary), len(task.target_dictionary)
         types = {"encoder": (0, 0), "decoder": (1, 1), "cross": (1, 0)}  # of queries, of keys
-        self.figures = {place.name: HeadFigures() for place in self.places}
-        self.loudness = {place.name: Loudness(means[place.name]) for place in self.places}
+        self.figures = {place.name: HeadFigures(means[place.name].pairs) for place in self.places}
+        self.loudness = {place.name: Loudness(means[place.name].result()) for place in self.places}
         self.by_type = {
             place.name: TypeFigures(sides[queries], sides[keys], width_of(place.module))
             for place in self.places
@@ -253,18 +255,18 @@ def main(argv: list[str] | None = None) -> int:
         task.load_dataset(args.subset)
         heads, types = survey(model, task, args.subset, args.sentences)
         types |= dictionaries(model, task, args.data)
+        heads = {"updates": updates_of(state), **heads}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **types)
+        args.out.mkdir(parents=True, exist_ok=True)
+        write(args.out / "types.npz", buffer.getvalue())
+        write(args.out / "heads.json", json.dumps(rounded(heads), indent=1).encode())
     except (CheckpointError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"error: {error.filename or error}: {error.strerror or 'missing'}", file=sys.stderr)
         return 1
-    heads = {"updates": updates_of(state), **heads}
-    args.out.mkdir(parents=True, exist_ok=True)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **types)
-    write(args.out / "types.npz", buffer.getvalue())
-    write(args.out / "heads.json", json.dumps(rounded(heads), indent=1).encode())
     return 0
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from experiments.claims import attention, curves, growth, stability
 from experiments.claims.__main__ import main, runs_in
-from experiments.claims.arms import NEAR, arms_of
+from experiments.claims.arms import EQUAL_LOSS, EQUAL_UPDATES, NEAR, arms_of
 from experiments.claims.classes import CLASSES, classes_of
 from experiments.commands import RunError
-from experiments.report import claims
+from experiments.report import claim_tables, claims
 from experiments.survey import Survey, check_alike
 
 RATES = (0.001, 0.01, 0.1)
@@ -51,7 +52,7 @@ def make_run(
     tag = "-".join(f"{v}" for v in given.values())
     folder = work / "runs" / "toy" / f"{name}-{attn}" / f"seed{seed}-{tag}"
     (folder / "checkpoints").mkdir(parents=True)
-    (folder / "checkpoints" / "checkpoint_best.pt").touch()
+    save_checkpoint(folder, "best", 100)
     (work / "data" / "toy" / "binarised-d").mkdir(parents=True, exist_ok=True)
     cfg = {
         "seed": seed,
@@ -166,6 +167,20 @@ def test_growth(tmp_path: Path) -> None:
     assert lines[0]["embedding_norm"] == (101, 101, 101) and lines[0]["weight_norm"] == (1, 1, 1)
 
 
+def test_growth_of_what_has_not_ended_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not trained to its end"):
+        growth.measure([make_run(tmp_path, final=None)])
+    with pytest.raises(RunError, match="optimizer=sgd: legal is adam, adam_fused, adam_l2"):
+        growth.measure([make_run(tmp_path, optimizer="sgd")])
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path)
+    (folder / "probes.jsonl").write_text('{"batch": {}}\n{"updates": 0,\n')
+    with pytest.raises(RunError, match=r"probes\.jsonl: a line is not JSON"):
+        stability.measure([folder])
+
+
 def test_the_command(sweep: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folders = sorted({str(folder.parent) for folder in sweep})
     assert len(runs_in([Path(f) for f in folders])) == 12
@@ -182,6 +197,31 @@ def test_the_command(sweep: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
 # Arms at equal loss ------------------------------------------------------------------------------
 
 
+def test_two_pairs_share_columns_whatever_their_order() -> None:
+    """The baseline stands first; a pair without an arm has nothing there."""
+
+    def arm(condition: str, attn: str, sink: float) -> dict[str, Any]:
+        figures = {name: {"mean": sink, "low": 0, "high": 0} for name in claim_tables.ATTENTION}
+        heads = {kind: figures for kind in claim_tables.KINDS}
+        return {"condition": condition, "attn": attn, "seed": 1, "heads": heads}
+
+    first = {"pair": "aa", "arms": [arm(EQUAL_LOSS, "l2", 0.25), arm(EQUAL_LOSS, "none", 0.125)]}
+    second = {"pair": "bb", "arms": [arm(EQUAL_UPDATES, n, 0.5) for n in ("rmsnorm", "none")]}
+    frame = claim_tables.attention_table([first, second]).frame()
+    assert list(frame.columns[3:]) == [
+        *("baseline, equal updates", "QK-RMSNorm, equal updates"),
+        *("baseline, equal dev loss", "QKNorm (l2), equal dev loss"),
+    ]
+    sinks = frame[frame["figure (mean of heads)"] == "sink share"]
+    assert list(sinks.iloc[0][3:]) == ["–", "–", "0.125", "0.250"]
+    assert list(sinks.iloc[-1][3:]) == ["0.500", "0.500", "–", "–"]
+
+
+def save_checkpoint(folder: Path, name: str, updates: int) -> None:
+    state = {"optimizer_history": [{"num_updates": updates}]}
+    torch.save(state, folder / "checkpoints" / f"checkpoint_{name}.pt")
+
+
 def keep(folder: Path, *points: tuple[int, float]) -> None:
     """Dev losses of a run, with a checkpoint of each."""
     path = folder / "trained.json"
@@ -189,7 +229,7 @@ def keep(folder: Path, *points: tuple[int, float]) -> None:
     dev = [{"updates": n, "loss": 9.0, "ppl": math.exp(loss)} for n, loss in points]
     path.write_text(json.dumps({**trained, "dev": dev}))
     for n, _ in points:
-        (folder / "checkpoints" / f"checkpoint_1_{n}.pt").touch()
+        save_checkpoint(folder, f"1_{n}", n)
 
 
 def test_the_better_one_is_taken_where_the_other_ended(tmp_path: Path) -> None:
@@ -207,16 +247,16 @@ def test_the_better_one_is_taken_where_the_other_ended(tmp_path: Path) -> None:
 
 def test_without_a_checkpoint_at_equal_loss_it_says_how_to_get_one(tmp_path: Path) -> None:
     none, l2 = make_run(tmp_path, final=2.0), make_run(tmp_path, "l2", final=1.5)
-    with pytest.raises(RunError, match=r"kept: none.*runtime\.keep_checkpoints=15"):
+    with pytest.raises(RunError, match=r"kept: 1\.500\).*runtime\.keep_checkpoints=15"):
         arms_of([none, l2])
     keep(l2, (60, 2.0 + 2 * NEAR), (100, 1.5))
-    with pytest.raises(RunError, match=r"kept: 2\.060, 1\.500|kept: 1\.500, 2\.060"):
+    with pytest.raises(RunError, match=r"kept: 1\.500, 1\.500, 2\.060"):
         arms_of([none, l2])
 
 
 def test_two_kinds_of_one_seed_are_asked_for(tmp_path: Path) -> None:
     none, l2 = make_run(tmp_path), make_run(tmp_path, "l2", seed=2)
-    with pytest.raises(RunError, match="no seed has both"):
+    with pytest.raises(RunError, match=r"each seed needs both kinds.*stands alone"):
         arms_of([none, l2])
     with pytest.raises(RunError, match="attn=none and another one; given: none"):
         arms_of([none])

@@ -23,7 +23,7 @@ from qknorm_mt.loudness import (
 from qknorm_mt.observe import Seen, attention_weights, observed, places, tokens_of
 
 from .conftest import build_qknorm
-from .test_probes import PAD, hand_made, observe, sample_of
+from .test_probes import hand_made, observe, sample_of
 
 
 def loudness(seen: Seen) -> dict[str, float | None]:
@@ -101,36 +101,37 @@ def test_shares_sum_to_the_whole() -> None:
 
 @pytest.mark.parametrize("weight", [0.29, 0.31])
 def test_a_sink(weight: float) -> None:
-    """Of ten keys the first gets ``weight`` of every query, the others the rest in equal parts."""
-    logit = math.log(weight * 9 / (1 - weight))
-    found = loudness(hand_made([[logit, *[0.0] * 9]] * 4))
+    """Of 16 keys the first gets ``weight`` of every query, the others the rest in equal parts."""
+    logit = math.log(weight * 15 / (1 - weight))
+    found = loudness(hand_made([[logit, *[0.0] * 15]] * 4))
     assert found["sink"] == found["sink_first"] == float(weight > 0.3)
     assert found["sink_last"] == 0
 
 
 def test_uniform_attention_has_no_sink_and_nothing_to_explain() -> None:
-    found = loudness(asked(vectors([1.0] * 10, [0.3] * 10), vectors([2.0] * 10, [0.3] * 10)))
+    found = loudness(asked(vectors([1.0] * 16, [0.3] * 16), vectors([2.0] * 16, [0.3] * 16)))
     assert (found["sink"], found["sink_length"], found["rank_k"]) == (0, None, None)
     assert found["mass_by_cos"] is None
-    few = loudness(hand_made([[5.0, 0.0, 0.0]]))  # fewer than ten keys: no sentence to tell from
+    few = loudness(hand_made([[5.0, 0.0, 0.0]]))  # too few keys: no sentence to tell from
     assert few["sink"] is None
 
 
 def test_a_causal_sink_counts_all_queries() -> None:
-    """Even causal attention: the first key gets the harmonic mean (1 + 1/2 + ... + 1/10) / 10."""
-    seen = hand_made([[0.0] * 10] * 10, causal=True)
-    real = torch.ones(1, 10, dtype=torch.bool)
+    """Even causal attention: the first key gets (1 + 1/2 + ... + 1/16) / 16; of the last, which one
+    query sees, nothing is told."""
+    seen = hand_made([[0.0] * 16] * 16, causal=True)
+    real = torch.ones(1, 16, dtype=torch.bool)
     mass = masses(attention_weights(seen.logits, seen.visible), real)
-    harmonic = sum(1 / n for n in range(1, 11)) / 10
+    harmonic = sum(1 / n for n in range(1, 17)) / 16
     assert mass[0, 0, 0].item() == pytest.approx(harmonic)
     torch.testing.assert_close(mass, uniform_masses(seen.visible, real))
-    assert loudness(seen)["sink"] == 0
+    assert (loudness(seen)["sink"], loudness(seen)["sink_last"]) == (0, None)
 
 
 @pytest.mark.parametrize("length", [0.5, 2.0])
 def test_sinks_that_are_short_or_long(length: float) -> None:
     """A sink whose key is short, led by its cosine; and one that is long."""
-    n = 10
+    n = 16
     k = vectors([length, *[1.0] * (n - 1)], [0.0, *[1.5] * (n - 1)])
     found = loudness(asked(vectors([8.0] * 3, [0.0] * 3), k))
     assert (found["sink"], found["sink_shorter"]) == (1, float(length < 1))
@@ -170,7 +171,7 @@ def test_a_padded_batch_is_its_sentences_alone(
             "src_lengths": torch.tensor([s]),
             "prev_output_tokens": batch["prev_output_tokens"][i : i + 1, :t],
         }
-        own = tokens_of({"net_input": one}, PAD)
+        own = tokens_of({"net_input": one}, model)
 
         def each(place: Any, x: Seen, own: Any = own) -> None:
             single[place.name].add(x)

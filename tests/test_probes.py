@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def sample_of(pad_left: bool) -> dict[str, Any]:
 
 def observe(model: Any, sample: dict[str, Any]) -> tuple[dict[str, Seen], Tokens]:
     found: dict[str, Seen] = {}
-    tokens = tokens_of(sample, PAD)
+    tokens = tokens_of(sample, model)
     with torch.no_grad(), observed(model.eval(), tokens, lambda p, s: found.update({p.name: s})):
         model(**sample["net_input"])
     return found, tokens
@@ -83,7 +84,8 @@ def test_a_padded_batch_is_its_sentences_alone(name: str, task: Any) -> None:
     """Padding never counts: figures of three sentences at once, and gathered one by one."""
     model = build_qknorm(task, name).eval()
     sample = sample_of(True)
-    (seen, tokens), alone = observe(model, sample), {p.name: HeadFigures() for p in places(model)}
+    seen, tokens = observe(model, sample)
+    alone = {name: HeadFigures(int(s.visible.sum())) for name, s in seen.items()}
     for i in range(3):
         lengths = tokens.source_real[i].sum(), tokens.target_real[i].sum()
         one = {
@@ -171,7 +173,7 @@ def test_with_l2_lengths_are_1_and_logits_within_g(task: Any) -> None:
 
 def test_gradients_and_loss_are_autograds(task: Any) -> None:
     model, sample = build_qknorm(task, "l2").train(), sample_of(True)
-    tokens = tokens_of(sample, PAD)
+    tokens = tokens_of(sample, model)
     state = torch.random.get_rng_state()
     found = probes.probed(model, sample, tokens)
     assert model.training and torch.equal(state, torch.random.get_rng_state())
@@ -192,6 +194,39 @@ def test_gradients_and_loss_are_autograds(task: Any) -> None:
     assert figures["g"] == pytest.approx(attention.qk_norm.g.tolist())
     largest = np.linalg.norm(attention.q_proj.weight.detach().numpy(), ord=2)
     assert figures["q_spectral"] == pytest.approx(largest, rel=1e-5)
+
+
+def test_what_the_decoder_reads_is_what_counts(task: Any) -> None:
+    """With start_symbol=bos the decoder reads <s> where fairseq's batch has </s>."""
+    sample = sample_of(True)
+    for symbol, token in (("eos", 2), ("bos", 0)):
+        tokens = tokens_of(sample, build_qknorm(task, "none", start_symbol=symbol))
+        assert tokens.target[:, 0].tolist() == [token] * 3
+        assert (tokens.target[:, 1:] == sample["net_input"]["prev_output_tokens"][:, 1:]).all()
+    assert tokens_of(sample, build_stock(task)).target[0, 0] == 2
+
+
+def test_layers_that_training_drops_are_probed(task: Any) -> None:
+    model, sample = build_stock(task, encoder_layerdrop=0.9).train(), sample_of(True)
+    found = probes.probed(model, sample, tokens_of(sample, model))
+    assert len(found["modules"]) == 6
+    assert all("q_grad" in figures for figures in found["modules"].values())
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "said"),
+    [
+        ({"probe_every": -1}, {}, r"probe_every=-1 .* legal is at least 0"),
+        ({"probe_every": 5, "probe_sentences": 0}, {}, r"probe_sentences=0 .* at least 1"),
+        ({"probe_every": 5}, {"checkpoint_activations": True}, r"False with probe_every"),
+    ],
+)
+def test_what_does_not_go_with_probes_is_refused(options: dict, model: dict, said: str) -> None:
+    class Task(probes.Probed):
+        cfg = SimpleNamespace(**{"probe_sentences": 16, **options})
+
+    with pytest.raises(ValueError, match=said):
+        Task().build_model(SimpleNamespace(**model))
 
 
 def test_update_ratio() -> None:

@@ -11,8 +11,8 @@ A RUN is a run's folder, or a folder of such. The last three compare attn=none w
 at each run's best checkpoint, and each pair of one seed at equal loss on dev: train the runs with
 runtime.keep_checkpoints=15, so that there is a checkpoint to compare at.
 
-Each writes results/claims/<claim>-<pair>.json, which holds all that tables and figures are drawn
-from, with its provenance.
+Each writes results/claims/<claim>-<pair>[-<other kind>].json, which holds all that tables and
+figures are drawn from, with its provenance.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def runs_in(given: Sequence[Path]) -> list[Path]:
     return found
 
 
+def name_of(found: dict[str, Any]) -> str:
+    """The pair, and what is compared with no normalisation."""
+    others = {arm["attn"] for arm in found.get("arms", ())} - {"none"}
+    return "-".join([found["pair"], *others])
+
+
 @catch
 def main(argv: list[str] | None = None) -> int:
     parser = parser_of("claims", __doc__)
@@ -67,8 +73,11 @@ def main(argv: list[str] | None = None) -> int:
         "--results", type=Path, default=Path("results"), help="write under here (%(default)s)"
     )
     args = parser.parse_args(argv)
-    found = CLAIMS[args.claim](runs_in(args.runs))
-    path = args.results / "claims" / f"{args.claim}-{found['pair']}.json"
+    try:
+        found = CLAIMS[args.claim](runs_in(args.runs))
+    except ValueError as error:  # of text and vectors that do not go together
+        raise RunError(str(error)) from None
+    path = args.results / "claims" / f"{args.claim}-{name_of(found)}.json"
     write_atomically(path, json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n")
     print(path)
     print("`python -m experiments.report` draws its tables and figures")

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..commands import RunError
 from ..plan import Run, load
 from .curves import shared_options
 
 EQUAL_UPDATES, EQUAL_LOSS = "equal updates", "equal dev loss"
 CONDITIONS = (EQUAL_UPDATES, EQUAL_LOSS)
-KEPT = re.compile(r"checkpoint(?:_\d+_(?P<updates>\d+)|(?P<epoch>\d+))\.pt")
+KEPT = re.compile(r"checkpoint(_\d+_)?\d+\.pt")  # of an update, or of an epoch
 NEAR = 0.03  # nats a token that count as equal
 
 
@@ -69,14 +71,15 @@ def arms_of(folders: Sequence[Path]) -> list[Arm]:
             f"two kinds of attention are compared, attn=none and another one; given: "
             f"{', '.join(kinds)}"
         )
-    best = [arm_of(EQUAL_UPDATES, run, None) for run in runs]
     by_seed: dict[int, dict[str, Arm]] = {}
-    for arm in best:
+    for run in runs:
+        arm = arm_of(EQUAL_UPDATES, run, run.checkpoint)
         by_seed.setdefault(arm.seed, {})[arm.attn] = arm
-    pairs = [pair for pair in by_seed.values() if len(pair) == 2]
-    if not pairs:
-        raise RunError("no seed has both kinds of attention: give two runs of one seed")
-    return [*best, *(arm for pair in pairs for arm in at_equal_loss([*pair.values()]))]
+    alone = [arm.run.name for pair in by_seed.values() if len(pair) < 2 for arm in pair.values()]
+    if alone:
+        raise RunError(f"each seed needs both kinds of attention: {', '.join(alone)} stands alone")
+    pairs = [[*pair.values()] for pair in by_seed.values()]
+    return [arm for pair in pairs for arm in (*pair, *at_equal_loss(pair))]
 
 
 def at_equal_loss(pair: Sequence[Arm]) -> list[Arm]:
@@ -86,10 +89,11 @@ def at_equal_loss(pair: Sequence[Arm]) -> list[Arm]:
         RunError: if no such checkpoint was kept.
     """
     worse, better = sorted(pair, key=lambda arm: -arm.loss)
-    kept = [arm_of(EQUAL_LOSS, better.run, path) for path in kept_checkpoints(better.run)]
-    nearest = min(kept, key=lambda arm: abs(arm.loss - worse.loss), default=None)
-    if nearest is None or abs(nearest.loss - worse.loss) > NEAR:
-        there = ", ".join(f"{arm.loss:.3f}" for arm in kept) or "none"
+    paths = [better.checkpoint, *kept_checkpoints(better.run)]
+    kept = [arm_of(EQUAL_LOSS, better.run, path) for path in paths]
+    nearest = min(kept, key=lambda arm: abs(arm.loss - worse.loss))
+    if abs(nearest.loss - worse.loss) > NEAR:
+        there = ", ".join(f"{arm.loss:.3f}" for arm in kept)
         raise RunError(
             f"{better.run.name} is better on dev than {worse.run.name} (loss {better.loss:.3f}, "
             f"{worse.loss:.3f} nats a token) and has no checkpoint within {NEAR} of the latter's "
@@ -100,19 +104,14 @@ def at_equal_loss(pair: Sequence[Arm]) -> list[Arm]:
 
 
 def kept_checkpoints(run: Run) -> list[Path]:
-    return [p for p in run.checkpoint.parent.glob("checkpoint*.pt") if KEPT.fullmatch(p.name)]
+    return sorted(p for p in run.checkpoint.parent.glob("checkpoint*.pt") if KEPT.fullmatch(p.name))
 
 
-def arm_of(condition: str, run: Run, checkpoint: Path | None) -> Arm:
-    """A run at a checkpoint, by default its best one."""
-    points = curve_on_dev(run)
-    if checkpoint is None:
-        best = min(points, key=lambda updates: (points[updates], -updates))
-        return Arm(condition, run, run.checkpoint, best, points[best])
-    match = KEPT.fullmatch(checkpoint.name)
-    assert match
-    updates = int(match["updates"] or int(match["epoch"]) * run.options["updates_per_epoch"])
-    return Arm(condition, run, checkpoint, updates, points[updates])
+def arm_of(condition: str, run: Run, checkpoint: Path) -> Arm:
+    """A run at a checkpoint, with dev's loss at the update that it was saved at."""
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+    updates = int(state["optimizer_history"][-1]["num_updates"])
+    return Arm(condition, run, checkpoint, updates, curve_on_dev(run)[updates])
 
 
 def curve_on_dev(run: Run) -> Mapping[int, float]:

@@ -76,7 +76,7 @@ def modules_of(survey: Survey, kind: str) -> list[str]:
 
 def class_masses(survey: Survey, kind: str) -> dict[str, dict[str, float]]:
     """By class of token, its share (percent) of all attention, the share that even attention would
-    give it, and their ratio; mean over layers."""
+    give it, and their ratio; over all layers, a sentence counting as much as any other."""
     side = side_of(kind)
     classes = classes_of(list(survey.types[f"{side}/symbols"]), train_counts(survey, side))
     sums = {

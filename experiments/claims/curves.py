@@ -35,7 +35,11 @@ def probes_of(run: Run) -> list[dict[str, Any]]:
             "train it again with probe.every=50"
         )
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-    records = [json.loads(line) for line in lines[1:]]
+    try:
+        found = [json.loads(line) for line in lines[1:]]
+    except ValueError as error:
+        raise RunError(f"{path}: a line is not JSON ({error})") from None
+    records = [*{record["updates"]: record for record in found}.values()]  # the later of two
     if not records or records[0]["updates"] != 0:
         raise RunError(
             f"{path}: no probe before the first update, so it was not probed from the start. "
@@ -97,7 +101,7 @@ def provenance_of(runs: Sequence[Run]) -> dict[str, Any]:
     """Where the figures are from: commits, hardware, versions, minutes, data."""
     commits, hardware, seconds = set(), set(), 0.0
     versions: dict[str, str] = {}
-    for run in runs:
+    for run in {run.folder: run for run in runs}.values():  # a run may stand there twice
         segments = json.loads((run.folder / "segments.json").read_text(encoding="utf-8"))
         commits |= {s["commit"] + (" (changed)" if s["dirty"] else "") for s in segments}
         trained = run.folder / "trained.json"

@@ -17,11 +17,11 @@ import scipy.stats
 from sklearn.metrics import silhouette_score
 from sklearn.neighbors import NearestNeighbors
 
-from .classes import classes_of
+from .classes import RARE, classes_of
 
 NEIGHBOURS = 10
 LEAST = 2  # times in the set surveyed
-LEAST_IN_TRAIN = 10  # embeddings of rarer types are near where they started, and hubs
+LEAST_IN_TRAIN = RARE + 1  # embeddings of rarer types are near where they started, and hubs
 DIGITS = 4
 
 

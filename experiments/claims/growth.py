@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..commands import RunError
 from ..plan import read
 from .curves import curve_of, probes_of, provenance_of, shared_options
 
@@ -18,10 +19,18 @@ def measure(folders: Sequence[Path]) -> dict[str, Any]:
     """Curves of runs that differ in attention, optimizer, weight decay and seed.
 
     Raises:
-        RunError: if a run has no probes, or they differ in anything else.
+        RunError: if a run has no probes or has not ended, or they differ in anything else.
     """
     runs = [read(folder) for folder in folders]
     shared = shared_options(runs, VARIED)
+    for run in runs:
+        if not (run.folder / "trained.json").exists():
+            raise RunError(f"{run.folder} is not trained to its end: give its command again")
+        if run.options["optimizer"] not in OPTIMIZERS:
+            raise RunError(
+                f"{run.folder} was trained with optimizer={run.options['optimizer']}: legal is "
+                f"{', '.join(OPTIMIZERS)}"
+            )
     found = [
         {
             "attn": run.cfg["attn"]["name"],

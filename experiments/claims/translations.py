@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ..buckets import word_counts
-from ..commands import RunError, digest_of
+from ..commands import RunError
 from ..decode import best_of, decode
+from ..evaluate import decode_folder
 from ..lines import read_lines, to_text
 from ..process import write_atomically
 from ..references import clean_folder
@@ -60,14 +61,14 @@ def baseline(arm: Arm) -> bool:
 
 def hypotheses_of(arm: Arm) -> list[str]:
     """Of test; decoded if they are not there yet."""
-    run, options = arm.run, arm.run.cfg["decode"]
-    name = f"decode-{digest_of(options)[:12]}"
+    run, folder = arm.run, decode_folder(arm.run)
     if arm.checkpoint != run.checkpoint:
-        name += f"-{arm.checkpoint.stem}"
-    stored = run.folder / name / f"test.{run.langs[1]}"
+        folder = folder.with_name(f"{folder.name}-{arm.checkpoint.stem}")
+    stored = folder / f"test.{run.langs[1]}"
     if not stored.exists():
-        stored.parent.mkdir(exist_ok=True)
-        beams = decode(run, "test", [arm.checkpoint], options, stored.with_name("test.log"))
+        folder.mkdir(exist_ok=True)
+        log = folder / "test.log"
+        beams = decode(run, "test", [arm.checkpoint], run.cfg["decode"], log)
         write_atomically(stored, to_text(best_of(beams)))
     return read_lines(stored)
 

@@ -9,12 +9,12 @@ import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
+from ..claims.arms import CONDITIONS
 from ..claims.classes import CLASSES
 from ..figure import COLOURS, MARKERS, OTHER, drawing, to_svg
 from .claim_tables import KINDS, name_of, sides_of
 
 Found = Mapping[str, Any]
-CONDITIONS = ("equal updates", "equal dev loss")
 DECAYS = {("AdamW", 0.0): "-", ("AdamW", 0.1): "--", ("Adam", 0.1): ":"}
 LETTERS = {"mass_by_q": "‖q‖", "mass_by_k": "‖k‖", "mass_by_cos": "cos"}
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from ..claims import growth, stability
+from ..claims.arms import CONDITIONS
 from ..figure import number
-from ..stats import OverSeeds, over_seeds
+from ..stats import OverSeeds
 from .groups import NAMES
 from .tables import NOTHING, Cell, Table, text
 
@@ -94,29 +96,41 @@ def growth_table(claims: Sequence[Found]) -> Table:
 
 
 def sides_of(arms: Iterable[Found]) -> dict[tuple[str, str], list[Found]]:
-    """Arms by condition and attention."""
+    """Arms by condition and attention, in the same order whatever theirs, the baseline first."""
     sides: dict[tuple[str, str], list[Found]] = {}
-    for arm in arms:
+    for arm in sorted(arms, key=lambda a: (*side_key(a["condition"], a["attn"]), a["seed"])):
         sides.setdefault((arm["condition"], arm["attn"]), []).append(arm)
     return sides
 
 
+def side_key(condition: str, attn: str) -> tuple[int, bool, str]:
+    return CONDITIONS.index(condition), attn != "none", attn
+
+
+def all_sides(claims: Iterable[Found]) -> list[tuple[str, str]]:
+    """Condition and attention of every column that the arms of several measurements need."""
+    found = {side for claim in claims for side in sides_of(claim["arms"])}
+    return sorted(found, key=lambda side: side_key(*side))
+
+
 def seeds_cell(values: Sequence[float | None], decimals: int) -> Cell:
     """One figure a seed."""
-    return text(", ".join(NOTHING if v is None else number(v, decimals) for v in values))
+    shown = (NOTHING if v is None else number(v, decimals) for v in values)
+    return text(", ".join(shown) or NOTHING)
 
 
 def attention_table(claims: Sequence[Found]) -> Table:
     columns = ["pair", "attention", "figure (mean of heads)"]
     table = Table("claims_attention", "Claim, loudness: length, direction, sinks", columns)
+    sides = all_sides(claims)
+    table.columns += side_names(sides)
     for found in claims:
-        sides = sides_of(found["arms"])
-        table.columns = columns + side_names(sides)
+        own = sides_of(found["arms"])
         for kind, kind_name in KINDS.items():
             for name, (title, decimals) in ATTENTION.items():
                 line = [text(found["pair"]), text(kind_name), text(title)]
-                for arms in sides.values():
-                    figures = [arm["heads"][kind][name] for arm in arms]
+                for side in sides:
+                    figures = [arm["heads"][kind][name] for arm in own.get(side, ())]
                     line.append(seeds_cell([f and f["mean"] for f in figures], decimals))
                 table.lines.append(line)
     return table
@@ -130,15 +144,17 @@ def classes_table(claims: Sequence[Found]) -> Table:
     columns = ["pair", "attention", "class of key", "even share (%)"]
     title = "Claim, loudness: attention by class of token, over the share even attention would give"
     table = Table("claims_classes", title, columns)
+    sides = all_sides(claims)
+    table.columns += side_names(sides)
     for found in claims:
-        sides = sides_of(found["arms"])
-        table.columns = columns + side_names(sides)
+        own = sides_of(found["arms"])
         for kind, kind_name in KINDS.items():
             for name, even in found["arms"][0]["classes"][kind].items():
                 line = [text(found["pair"]), text(kind_name), text(name)]
                 line.append(text(f"{even['uniform']:.1f}"))
-                for arms in sides.values():
-                    line.append(seeds_cell([a["classes"][kind][name]["ratio"] for a in arms], 2))
+                for side in sides:
+                    ratios = [arm["classes"][kind][name]["ratio"] for arm in own.get(side, ())]
+                    line.append(seeds_cell(ratios, 2))
                 table.lines.append(line)
     return table
 
@@ -147,20 +163,16 @@ def frequency_table(claims: Sequence[Found]) -> Table:
     columns = ["pair", "length of", "types"]
     title = "Claim, loudness: rank correlation of a type's frequency and its vector's length"
     table = Table("claims_frequency", title, columns)
+    sides = all_sides(claims)
+    table.columns += side_names(sides)
     for found in claims:
-        sides = sides_of(found["arms"])
-        table.columns = columns + side_names(sides)
+        own = sides_of(found["arms"])
         for i, first in enumerate(found["arms"][0]["frequency"]):
             line = [text(found["pair"]), text(first["space"]), text(first["types"])]
-            for arms in sides.values():
-                ranks = [arm["frequency"][i] for arm in arms]
-                line.append(
-                    text(
-                        ", ".join(
-                            f"{r['rank']:+.2f} [{r['low']:+.2f}, {r['high']:+.2f}]" for r in ranks
-                        )
-                    )
-                )
+            for side in sides:
+                ranks = [arm["frequency"][i] for arm in own.get(side, ())]
+                form = "{rank:+.2f} [{low:+.2f}, {high:+.2f}]".format_map
+                line.append(text(", ".join(map(form, ranks)) or NOTHING))
             table.lines.append(line)
     return table
 
@@ -171,7 +183,7 @@ def words_table(claims: Sequence[Found]) -> Table:
     title = "Claim, rare words: F1 of words by training frequency; copied words"
     table = Table("claims_words", title, columns)
     for found in claims:
-        for condition in ("equal updates", "equal dev loss"):
+        for condition in CONDITIONS:
             part = found[condition]
             lines = [(b["bucket"], b["reference"], b, "f1") for b in part["buckets"]]
             copies = part["copies"]
@@ -194,14 +206,16 @@ def ends(figure: Mapping[str, float | None], key: str, sign: str) -> str:
 def geometry_table(claims: Sequence[Found]) -> Table:
     columns = ["pair", "space", "figure"]
     table = Table("claims_geometry", "Claim, geometry: embeddings and keys", columns)
+    sides = all_sides(claims)
+    table.columns += side_names(sides)
     for found in claims:
-        sides = sides_of(found["arms"])
-        table.columns = columns + side_names(sides)
+        own = sides_of(found["arms"])
         for space in found["arms"][0]["spaces"]:
             for name, title in GEOMETRY.items():
                 line = [text(found["pair"]), text(space), text(title)]
-                for arms in sides.values():
-                    line.append(seeds_cell([a["spaces"][space][name] for a in arms], 3))
+                for side in sides:
+                    values = [arm["spaces"][space][name] for arm in own.get(side, ())]
+                    line.append(seeds_cell(values, 3))
                 table.lines.append(line)
     return table
 
@@ -219,7 +233,7 @@ def overlap_table(claims: Sequence[Found]) -> Table:
                 kinds = {line[side].split()[0] for side in ("first", "second")}
                 key = "both" if len(kinds) == 2 else "none" if kinds == {"none"} else "other"
                 groups[key].append(line["overlap"])
-            means = [f"{over_seeds(g).mean:.2f}" if g else NOTHING for g in groups.values()]
+            means = [f"{fmean(values):.2f}" if values else NOTHING for values in groups.values()]
             table.lines.append([text(cell) for cell in (found["pair"], space, *means)])
     return table
 

@@ -78,9 +78,9 @@ def details(
     """Of each measurement its name and where it comes from."""
     for claim, several in claims.items():
         for found in several:
-            trainings = found.get("runs") or found["arms"]
+            runs = found.get("runs") or {arm["run"] for arm in found["arms"]}
             facts = [
-                ("trainings", str(len(trainings))),
+                ("trainings", str(len(runs))),
                 ("data digest", found["data"]),
                 ("commits", ", ".join(found["commits"])),
                 ("hardware", ", ".join(found["hardware"])),

@@ -130,38 +130,42 @@ def test_ours_beside_a_plain_fairseq_checkpoint(
 ) -> None:
     ours = probed[0] / "checkpoint_last.pt"
     argv = ["--data", str(toy), "--sentences", "20", "--out", str(tmp_path)]
-    done = run(
-        "experiments.probe", str(ours), str(stock.rename(stock.with_name("stock.pt"))), *argv
-    )
+    done = run("experiments.probe", str(ours), str(stock), *argv)  # of one file name
     assert done.returncode == 0, done.stdout
     with (tmp_path / "heads.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert {line["run"] for line in lines} == {"checkpoint_last.pt", "stock.pt"}
+    assert {line["run"] for line in lines} == {str(ours), str(stock)}
     heads = [line for line in lines if line["module"] == "encoder.layers.0.self_attn"]
     assert [line["g"] != "" for line in heads] == [True] * 8 + [False] * 8
     for name in ("k_norm", "logit_by_cos"):
         assert [abs(float(line[name]) - 1) < 1e-4 for line in heads] == [True] * 8 + [False] * 8
     assert (tmp_path / "entropy_share.svg").read_text().startswith("<svg")
-    assert "no curves over updates" in done.stdout
 
 
 def test_bad_input_is_one_sentence(stock: Path, toy: Path, tmp_path: Path) -> None:
     """Without data, with another vocabulary, and what is no model: each says what is missing."""
-    checkpoint = next(stock.parent.glob("*.pt"))
     (tmp_path / "none.pt").write_bytes(b"no model")
+    state = torch.load(stock, weights_only=False)
+    planted = tmp_path / "planted"
+    state["cfg"]["model"].adaptive_softmax_cutoff = f"open({str(planted)!r}, 'w') and [10]"
+    evil = tmp_path / "evil.pt"
+    torch.save(state, evil)
     for language in ("qaa", "qab"):
         (tmp_path / f"dict.{language}.txt").write_text("a 1\nb 1\n")
     for argv, said in (
-        ((checkpoint,), "give the binarised folder it was trained on as --data DIR"),
-        ((checkpoint, "--data", tmp_path), "use the folder that it was trained on"),
+        ((stock,), "give the binarised folder it was trained on as --data DIR"),
+        ((stock, "--data", tmp_path), "use the folder that it was trained on"),
         ((tmp_path / "none.pt", "--data", toy), "damaged, or not of a qknorm_mt or fairseq"),
         ((tmp_path / "gone", "--data", toy), "no such run's folder or checkpoint"),
         ((tmp_path,), "is no run's folder, which holds run.json"),
-        ((checkpoint, "--data", toy, "--sentences", "0"), "legal is at least 1"),
+        ((stock, "--data", toy, "--sentences", "0"), "legal is at least 1"),
+        ((stock, stock, "--data", toy), "is given twice"),
+        ((evil, "--data", toy), "adaptive_softmax_cutoff is refused"),
     ):
         done = run("experiments.probe", *map(str, argv), "--out", str(tmp_path / "out"))
         assert done.returncode == 1 and said in done.stdout, done.stdout
         assert "Traceback" not in done.stdout
+    assert not planted.exists()
 
 
 def test_a_run_that_is_probed_and_not_decoded(tmp_path: Path) -> None:
@@ -196,6 +200,7 @@ def test_a_killed_training_goes_on_with_its_probes(toy: Path, tmp_path: Path) ->
         deadline = time.monotonic() + 120
         while len([*tmp_path.glob("checkpoint_*_12.pt")]) == 0 and time.monotonic() < deadline:
             time.sleep(0.05)
+        assert process.poll() is None
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
