@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .. import provenance
 from ..commands import PROBES, RunError
 from ..plan import Run
 
@@ -98,12 +99,13 @@ def own_options(run: Run, varied: Sequence[str]) -> dict[str, Any]:
 
 
 def provenance_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """Where the figures are from: commits, hardware, versions, minutes, data."""
+    """Where the figures are from: commits of the trainings and of what measured them, hardware,
+    versions, minutes, data."""
     commits, hardware, seconds = set(), set(), 0.0
     versions: dict[str, str] = {}
     for run in {run.folder: run for run in runs}.values():  # a run may stand there twice
         segments = json.loads((run.folder / "segments.json").read_text(encoding="utf-8"))
-        commits |= {s["commit"] + (" (changed)" if s["dirty"] else "") for s in segments}
+        commits |= {commit_of(segment) for segment in segments}
         trained = run.folder / "trained.json"
         if trained.exists():
             found = json.loads(trained.read_text(encoding="utf-8"))
@@ -113,7 +115,12 @@ def provenance_of(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "data": runs[0].data["digest"],
         "commits": sorted(commits),
+        "measured": commit_of(provenance.code()),
         "hardware": sorted(hardware),
         "versions": versions,
         "train_minutes": round(seconds / 60, 1),
     }
+
+
+def commit_of(code: Mapping[str, Any]) -> str:
+    return f"{code['commit']}{' (changed)' if code['dirty'] else ''}"

@@ -82,7 +82,8 @@ def details(
             facts = [
                 ("trainings", str(len(runs))),
                 ("data digest", found["data"]),
-                ("commits", ", ".join(found["commits"])),
+                ("trained at commits", ", ".join(found["commits"])),
+                ("measured at commit", found["measured"]),
                 ("hardware", ", ".join(found["hardware"])),
                 ("versions", ", ".join(f"{k} {v}" for k, v in found["versions"].items())),
                 ("training", f"{found['train_minutes']} minutes, all together"),
