@@ -337,8 +337,8 @@ def test_tables_and_figures_of_a_sweep(sweep: list[Path]) -> None:
     found = {"stability": [stability.measure(sweep)]}
     (table,) = claims.tables(found)
     frame = table.frame()
-    assert list(frame["attention"]) == ["QKNorm (l2)", "baseline"]
-    assert list(frame["diverged"]) == ["0 of 6", "2 of 6"]
+    assert list(frame["attention"]) == ["baseline", "QKNorm (l2)"]
+    assert list(frame["diverged"]) == ["2 of 6", "0 of 6"]
     drawn = claims.figures(found)
     assert drawn == claims.figures(found)
     names = [name for name, _, _ in drawn]

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from ..claims.arms import CONDITIONS
 from ..claims.classes import CLASSES
 from ..figure import COLOURS, MARKERS, OTHER, drawing, to_svg
-from .claim_tables import KINDS, name_of, sides_of
+from .claim_tables import KINDS, name_of, place_of, sides_of
 
 Found = Mapping[str, Any]
 DECAYS = {("AdamW", 0.0): "-", ("AdamW", 0.1): "--", ("Adam", 0.1): ":"}
@@ -41,8 +42,9 @@ def band(axis: Axes, xs: Sequence[float], values: np.ndarray, attn: str, **more:
 
 
 def arms(runs: Iterable[Found], *keys: str) -> dict[tuple[Any, ...], list[Found]]:
+    """Runs that have these in common, the baseline's first."""
     found: dict[tuple[Any, ...], list[Found]] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: place_of(run["attn"])):
         found.setdefault(tuple(run[key] for key in keys), []).append(run)
     return found
 
@@ -88,6 +90,7 @@ def curves_of(figure_name: str, label: str, log: bool) -> Callable[[Sequence[Fou
                 band(axis, updates, values, attn, label=name_of(attn))
             axis.set(title=f"{pair}, learning rate {rate:g}", ylabel=label)
             axis.set_yscale("log" if log else "linear")
+            axis.yaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3, which="both")
         axes[0].legend(fontsize=8)
         axes[-1].set_xlabel("updates (mean of seeds; band: least to largest)")
@@ -268,8 +271,8 @@ FIGURES: dict[str, list[tuple[str, str, Callable[[Sequence[Found]], str]]]] = {
         ),
         (
             "claims_gradients",
-            "Gradient of the query projections while training",
-            curves_of("q_grad", "gradient norm, mean of heads", log=True),
+            "Gradient of the query projections while training: mean of heads",
+            curves_of("q_grad", "gradient norm", log=True),
         ),
     ],
     "growth": [("claims_growth", "Growth of vectors, by optimizer", draw_growth)],

@@ -50,6 +50,11 @@ def name_of(attn: str) -> str:
     return NAMES.get(attn, attn)
 
 
+def place_of(attn: str) -> int:
+    """Where a kind of attention stands in tables and legends: the baseline first."""
+    return [*NAMES, attn].index(attn)
+
+
 def spread(figure: OverSeeds | None, decimals: int = 2, sign: bool = False) -> str:
     """A mean with its 95% t-interval over seeds."""
     if figure is None:
@@ -65,7 +70,8 @@ def stability_table(claims: Sequence[Found]) -> Table:
     columns += ["best rate", "loss there", "breaks at", "diverged"]
     table = Table("claims_stability", "Claim, stability: learning rates over decades", columns)
     for found in claims:
-        for line in stability.summary(found):
+        lines = stability.summary(found)
+        for line in sorted(lines, key=lambda x: (x["recipe"], place_of(x["attn"]))):
             lost, of = line["diverged"]
             cells = [
                 *(found["pair"], line["recipe"], name_of(line["attn"]), line["seeds"]),
@@ -84,7 +90,8 @@ def growth_table(claims: Sequence[Found]) -> Table:
     title = "Claim, loudness: how many times longer at the end of training"
     table = Table("claims_growth", title, columns)
     for found in claims:
-        for line in growth.summary(dict(found)):
+        lines = growth.summary(dict(found))
+        for line in sorted(lines, key=lambda x: place_of(x["attn"])):
             ratios = ("k_raw_norm", "q_spectral", "embedding_norm", "weight_norm")
             cells = [
                 *(found["pair"], name_of(line["attn"]), line["optimizer"]),
@@ -103,8 +110,8 @@ def sides_of(arms: Iterable[Found]) -> dict[tuple[str, str], list[Found]]:
     return sides
 
 
-def side_key(condition: str, attn: str) -> tuple[int, bool, str]:
-    return CONDITIONS.index(condition), attn != "none", attn
+def side_key(condition: str, attn: str) -> tuple[int, int]:
+    return CONDITIONS.index(condition), place_of(attn)
 
 
 def all_sides(claims: Iterable[Found]) -> list[tuple[str, str]]:
