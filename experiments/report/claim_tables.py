@@ -227,19 +227,31 @@ def geometry_table(claims: Sequence[Found]) -> Table:
     return table
 
 
+OVERLAPS = (
+    *("baseline, two seeds", "other, two seeds"),
+    *("baseline and other, one seed", "baseline and other, two seeds"),
+)
+
+
+def overlap_of(first: str, second: str) -> str:
+    """Which column two runs, each ``<attention> <seed>``, belong to."""
+    kinds, seeds = zip(first.split(), second.split(), strict=True)
+    if kinds[0] == kinds[1]:
+        return OVERLAPS[0] if kinds[0] == "none" else OVERLAPS[1]
+    return OVERLAPS[2] if seeds[0] == seeds[1] else OVERLAPS[3]
+
+
 def overlap_table(claims: Sequence[Found]) -> Table:
-    columns = ["pair", "space", "baseline, two seeds", "other, two seeds", "baseline and other"]
+    columns = ["pair", "space", *OVERLAPS]
     title = "Claim, geometry: share of the 10 nearest neighbours in common"
     table = Table("claims_overlap", title, columns)
     for found in claims:
         spaces = list(dict.fromkeys(line["space"] for line in found["overlaps"]))
         for space in spaces:
             lines = [line for line in found["overlaps"] if line["space"] == space]
-            groups: dict[str, list[float]] = {"none": [], "other": [], "both": []}
+            groups: dict[str, list[float]] = {name: [] for name in OVERLAPS}
             for line in lines:
-                kinds = {line[side].split()[0] for side in ("first", "second")}
-                key = "both" if len(kinds) == 2 else "none" if kinds == {"none"} else "other"
-                groups[key].append(line["overlap"])
+                groups[overlap_of(line["first"], line["second"])].append(line["overlap"])
             means = [f"{fmean(values):.2f}" if values else NOTHING for values in groups.values()]
             table.lines.append([text(cell) for cell in (found["pair"], space, *means)])
     return table

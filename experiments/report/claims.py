@@ -39,7 +39,10 @@ NOTES: dict[str, list[Note]] = {
          "are", ""),
     ],
     "claims_geometry": [("a number a seed", "", "")],
-    "claims_overlap": [("means", "over the pairs of runs, at equal updates", "")],
+    "claims_overlap": [
+        ("means", "over the pairs of runs, at equal updates; runs of one seed start from the same "
+         "weights", ""),
+    ],
 }  # fmt: skip
 
 
