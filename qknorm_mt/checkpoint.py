@@ -94,12 +94,15 @@ def check(checkpoint: Path, kinds: tuple[type, ...] = OURS) -> dict[str, Any]:
 
 
 def options_of(state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A checkpoint's options of the model and of the task; one mapping for both in old ones."""
+    """A checkpoint's options of the model and of the task; one mapping for both in old ones.
+
+    Where it has both kinds, the old one is what fairseq goes by.
+    """
     match state:
-        case {"cfg": {"model": model, "task": task}}:
-            return as_dict(model), as_dict(task)
         case {"args": argparse.Namespace() as both}:
             return vars(both), vars(both)
+        case {"cfg": {"model": model, "task": task}}:
+            return as_dict(model), as_dict(task)
     return {}, {}
 
 

@@ -9,12 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tensorboardX.proto.event_pb2 import Event
+
+from experiments import probe
+from qknorm_mt import survey
 
 from ..conftest import ROOT
 from .conftest import PLUGIN, run
@@ -142,29 +146,36 @@ def test_ours_beside_a_plain_fairseq_checkpoint(
     assert (tmp_path / "entropy_share.svg").read_text().startswith("<svg")
 
 
-def test_bad_input_is_one_sentence(stock: Path, toy: Path, tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence(
+    stock: Path, toy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without data, with another vocabulary, and what is no model: each says what is missing."""
     (tmp_path / "none.pt").write_bytes(b"no model")
     state = torch.load(stock, weights_only=False)
     planted = tmp_path / "planted"
-    state["cfg"]["model"].adaptive_softmax_cutoff = f"open({str(planted)!r}, 'w') and [10]"
-    evil = tmp_path / "evil.pt"
+    code = {"adaptive_softmax_cutoff": f"open({str(planted)!r}, 'w') and [10]"}
+    model = vars(state["cfg"]["model"])
+    evil, older = tmp_path / "evil.pt", tmp_path / "older.pt"
+    torch.save({**state, "args": Namespace(**{**model, **code, "task": "translation"})}, older)
+    vars(state["cfg"]["model"]).update(code)
     torch.save(state, evil)
     for language in ("qaa", "qab"):
         (tmp_path / f"dict.{language}.txt").write_text("a 1\nb 1\n")
-    for argv, said in (
-        ((stock,), "give the binarised folder it was trained on as --data DIR"),
-        ((stock, "--data", tmp_path), "use the folder that it was trained on"),
-        ((tmp_path / "none.pt", "--data", toy), "damaged, or not of a qknorm_mt or fairseq"),
-        ((tmp_path / "gone", "--data", toy), "no such run's folder or checkpoint"),
-        ((tmp_path,), "is no run's folder, which holds run.json"),
-        ((stock, "--data", toy, "--sentences", "0"), "legal is at least 1"),
-        ((stock, stock, "--data", toy), "is given twice"),
-        ((evil, "--data", toy), "adaptive_softmax_cutoff is refused"),
+    for main, argv, said in (
+        (probe.main, (stock,), "give the binarised folder it was trained on as --data DIR"),
+        (probe.main, (tmp_path / "gone", "--data", toy), "no such run's folder or checkpoint"),
+        (probe.main, (tmp_path,), "is no run's folder, which holds run.json"),
+        (probe.main, (stock, "--data", toy, "--sentences", "0"), "legal is at least 1"),
+        (probe.main, (stock, stock, "--data", toy), "is given twice"),
+        (survey.main, (tmp_path, "--path", stock), "use the folder that it was trained on"),
+        (survey.main, (toy, "--path", tmp_path / "none.pt"), "damaged, or not of a qknorm_mt or"),
+        (survey.main, (toy, "--path", evil), "adaptive_softmax_cutoff is refused"),
+        (survey.main, (toy, "--path", older), "adaptive_softmax_cutoff is refused"),
+        (survey.main, (toy, "--path", stock, "--subset", "gone"), "gone"),
+        (survey.main, (toy, "--path", stock, "--sentences", "0"), "legal is at least 1"),
     ):
-        done = run("experiments.probe", *map(str, argv), "--out", str(tmp_path / "out"))
-        assert done.returncode == 1 and said in done.stdout, done.stdout
-        assert "Traceback" not in done.stdout
+        assert main([*map(str, argv), "--out", str(tmp_path / "out")]) == 1
+        assert said in capsys.readouterr().err
     assert not planted.exists()
 
 
