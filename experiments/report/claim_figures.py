@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from ..claims.arms import CONDITIONS
 from ..claims.classes import CLASSES
@@ -30,6 +30,12 @@ def grid(panels: int, height: float, width: float = 5.0) -> tuple[Any, list[Axes
         panels, 1, figsize=(width, height * panels), squeeze=False, layout="constrained"
     )
     return figure, list(axes[:, 0])
+
+
+def legend(figure: Any, axis: Axes) -> None:
+    """Of one panel for all, above them, where it hides no figure."""
+    handles, labels = axis.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=2, fontsize=7)
 
 
 def band(axis: Axes, xs: Sequence[float], values: np.ndarray, attn: str, **more: Any) -> None:
@@ -64,9 +70,9 @@ def draw_sensitivity(claims: Sequence[Found]) -> str:
             band(axis, rates, np.array(values, dtype=float).T, attn, label=name_of(attn))
         start = float(np.mean([run["start"] for run in runs]))
         axis.axhline(start, color="#777777", lw=0.8, ls=":")
-        axis.set(xscale="log", title=f"{pair} ({recipe})", ylabel="loss on dev (nats a token)")
+        axis.set(xscale="log", title=f"{pair} ({recipe})", ylabel="dev loss (nats a token)")
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    legend(figure, axes[0])
     axes[-1].set_xlabel("learning rate (mean of seeds; band: least to largest;\ndotted: at start)")
     return to_svg(figure)
 
@@ -92,7 +98,7 @@ def curves_of(figure_name: str, label: str, log: bool) -> Callable[[Sequence[Fou
             axis.set_yscale("log" if log else "linear")
             axis.yaxis.set_minor_formatter(NullFormatter())
             axis.grid(alpha=0.3, which="both")
-        axes[0].legend(fontsize=8)
+        legend(figure, axes[0])
         axes[-1].set_xlabel("updates (mean of seeds; band: least to largest)")
         return to_svg(figure)
 
@@ -135,7 +141,7 @@ def draw_growth(claims: Sequence[Found]) -> str:
                 band(axis, updates, values, attn, label=label, linestyle=line)
         axis.set(ylabel=f"{figures[name]}: mean length", title=found["pair"])
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=7)
+    legend(figure, axes[0])
     axes[-1].set_xlabel("updates (mean of seeds; band: least to largest)")
     return to_svg(figure)
 
@@ -148,7 +154,7 @@ def draw_factors(claims: Sequence[Found]) -> str:
         for (condition, attn), own in sides_of(found["arms"]).items():
             if condition != CONDITIONS[0]:
                 continue
-            shift = 0.15 if attn == "none" else -0.15
+            shift = -0.15 if attn == "none" else 0.15
             for y, (kind, name) in enumerate(rows):
                 for arm in own:
                     cell = arm["heads"][kind][name]
@@ -160,8 +166,8 @@ def draw_factors(claims: Sequence[Found]) -> str:
         axis.set_xlabel(
             "share of the mass of keys explained\n(mean of heads; bar: least to largest)"
         )
-        axis.legend(fontsize=8)
         axis.grid(alpha=0.3)
+    legend(figure, axes[0])
     return to_svg(figure)
 
 
@@ -176,7 +182,7 @@ def dots(
     """A row for each name, in it a mark for each arm: filled at equal updates, else hollow."""
     for (condition, attn), own in sides_of(found["arms"]).items():
         marks = look(attn) | {"ls": "", "ms": 5}
-        shift = 0.12 if attn == "none" else -0.12
+        shift = -0.12 if attn == "none" else 0.12
         if condition != CONDITIONS[0]:
             marks |= {"markerfacecolor": "none"}
             shift += 0.08
@@ -200,11 +206,8 @@ def draw_classes(claims: Sequence[Found]) -> str:
             return [arm["classes"][kind][name]["ratio"] for name in names]
 
         dots(axis, found, names, ratios)
-        axis.set(title=f"{found['pair']}: {KINDS[kind]}-attention", xscale="log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.xaxis.set_minor_formatter("{x:g}")
-        axis.tick_params(axis="x", which="both", labelsize=8)
-    axes[0].legend(fontsize=7)
+        axis.set(title=f"{found['pair']}: {KINDS[kind]}-attention")
+    legend(figure, axes[0])
     axes[-1].set_xlabel("attention over the even share (a mark a seed)")
     return to_svg(figure)
 
@@ -233,7 +236,7 @@ def draw_words(claims: Sequence[Found]) -> str:
         axis.set_xticks(range(len(buckets)), [b["bucket"] for b in buckets], fontsize=8)
         axis.set(title=f"{found['pair']}, {condition}", ylabel="F1 of words (%), 95% interval")
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
+    legend(figure, axes[0])
     axes[-1].set_xlabel("times in the training text")
     return to_svg(figure)
 
@@ -251,7 +254,8 @@ def draw_geometry(claims: Sequence[Found]) -> str:
 
         dots(axis, found, spaces, values)
         axis.set(title=found["pair"], xlabel=f"{figures[name]} (a mark a seed)")
-    axes[0].legend(fontsize=7)
+        axis.xaxis.set_major_locator(MaxNLocator(5))
+    legend(figure, axes[0])
     return to_svg(figure)
 
 
