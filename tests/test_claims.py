@@ -146,7 +146,7 @@ def test_runs_of_another_sweep_are_refused(sweep: list[Path], tmp_path: Path) ->
 
 def test_a_run_without_probes_is_named(tmp_path: Path) -> None:
     folder = make_run(tmp_path, probes=False)
-    with pytest.raises(RunError, match=r"no probes\.jsonl.*train it again with probe\.every=50"):
+    with pytest.raises(RunError, match=r"no probes\.jsonl.*train it again with probe\.every=100"):
         stability.measure([folder])
     (folder / "probes.jsonl").write_text('{"batch": {}}\n' + json.dumps(probe(50, 3.0)) + "\n")
     with pytest.raises(RunError, match="no probe before the first update"):

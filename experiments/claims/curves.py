@@ -33,7 +33,7 @@ def probes_of(run: Run) -> list[dict[str, Any]]:
     if not path.exists():
         raise RunError(
             f"{run.folder} has no {PROBES}: it was trained without probes. Remove the folder and "
-            "train it again with probe.every=50"
+            "train it again with probe.every=100"
         )
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     try:
@@ -44,7 +44,7 @@ def probes_of(run: Run) -> list[dict[str, Any]]:
     if not records or records[0]["updates"] != 0:
         raise RunError(
             f"{path}: no probe before the first update, so it was not probed from the start. "
-            "Remove the run's folder and train it again with probe.every=50"
+            "Remove the run's folder and train it again with probe.every=100"
         )
     return records
 

@@ -38,7 +38,8 @@ def markdown(table: tables.Table, under: list[notes.Note]) -> str:
 
 def latex(table: tables.Table) -> str:
     text = table.frame().to_latex(index=False, escape=True, caption=table.title)
-    for sign, command in (("±", r"$\pm$"), ("†", r"$\dagger$"), ("–", "--"), ("<", "$<$")):
+    signs = (("±", r"$\pm$"), ("†", r"$\dagger$"), ("–", "--"), ("<", "$<$"), ("‖", r"$\|$"))
+    for sign, command in signs:
         text = text.replace(sign, command)
     return text
 
