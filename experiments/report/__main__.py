@@ -5,7 +5,8 @@
     python -m experiments.report --readme README.md    # also renew the table in the README
 
 Reads runs.jsonl, the sentence statistics beside the stored hypotheses, what was measured of claims
-(claims/*.json), and paper.yaml; needs no data set, no GPU, no training. Writes tables/ (Markdown, CSV, LaTeX), figures/ (SVG), report.html.
+(claims/*.json), and paper.yaml; needs no data set, no GPU, no training. Writes tables/ (Markdown,
+CSV, LaTeX), figures/ (SVG), report.html.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report's figures of runs: SVG whose panels stand one below the other, to be read on a phone too."""
+"""The report's figures of runs: panels one below the other, to be read on a phone too."""
 
 from __future__ import annotations
 
