@@ -19,7 +19,7 @@ docs/claims.md says what the figures mean.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from .commands import RunError
 from .figure import COLOURS, OTHER, drawing, number, style, to_svg
 from .plan import Run, read
 from .process import write_atomically
-from .survey import Survey, surveys_of
+from .survey import surveys_of
 
 # By name in heads.json: what it is called, and how many decimals it is shown with.
 FIGURES = {
@@ -65,15 +65,19 @@ CURVES = {
 }
 
 
-def heads_table(surveys: Sequence[Survey]) -> pd.DataFrame:
-    """A line for every head of every module of every run; None where a figure is not there."""
+def heads_table(runs: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
+    """A line for every head of every module of every run; None where a figure is not there.
+
+    Args:
+        runs: of each run its modules, as in ``heads.json``.
+    """
     lines = []
-    for survey in surveys:
-        for module, figures in survey.heads["modules"].items():
+    for run, modules in runs.items():
+        for module, figures in modules.items():
             heads = len(figures["logit_max"])
             for head in range(heads):
                 line: dict[str, Any] = {
-                    "run": survey.name,
+                    "run": run,
                     "module": module,
                     "kind": figures["kind"],
                     "layer": figures["layer"],
@@ -207,7 +211,8 @@ def main(argv: list[str] | None = None) -> int:
     for path in args.runs:
         if not path.exists():
             raise RunError(f"{path}: no such run's folder or checkpoint")
-    table = heads_table(surveys_of(args.runs, args.data, args.split, args.sentences, args.out))
+    surveys = surveys_of(args.runs, args.data, args.split, args.sentences, args.out)
+    table = heads_table({survey.name: survey.heads["modules"] for survey in surveys})
     text = modules_table(table)
     write_atomically(args.out / "heads.csv", table.to_csv(index=False, lineterminator="\n"))
     write_atomically(args.out / "modules.md", text)

@@ -16,6 +16,7 @@ from .classes import CLASSES, classes_of
 from .curves import provenance_of
 
 KINDS = ("encoder", "decoder", "cross")
+DRAWN = ("logit_max", "entropy_share", "mass_by_k", "sink")  # head by head
 FIGURES = (
     *("logit_max", "entropy_share", "saturated", "k_raw_norm"),
     *("logit_by_q", "logit_by_k", "logit_by_cos", "mass_by_q", "mass_by_k", "mass_by_cos"),
@@ -37,6 +38,14 @@ def measure(arms: Sequence[Arm]) -> dict[str, Any]:
             {
                 **arm.facts(),
                 "heads": heads_of(survey),
+                "modules": {
+                    name: {
+                        "kind": module["kind"],
+                        "layer": module["layer"],
+                        **{figure: module[figure] for figure in DRAWN},
+                    }
+                    for name, module in survey.heads["modules"].items()
+                },
                 "classes": {kind: class_masses(survey, kind) for kind in KINDS},
                 "frequency": frequency_ranks(survey),
             }

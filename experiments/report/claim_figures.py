@@ -13,6 +13,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 from ..claims.arms import CONDITIONS
 from ..claims.classes import CLASSES
 from ..figure import COLOURS, MARKERS, OTHER, drawing, to_svg
+from ..probe import heads_table, heatmap
 from .claim_tables import KINDS, name_of, place_of, sides_of
 
 Found = Mapping[str, Any]
@@ -194,6 +195,23 @@ def dots(
     axis.grid(alpha=0.3, which="both")
 
 
+def heads_of(name: str) -> Callable[[Sequence[Found]], str]:
+    """What draws a heatmap of a figure, a panel for each pair and run at equal updates."""
+
+    def draw(claims: Sequence[Found]) -> str:
+        runs = {
+            f"{found['pair']}/{name_of(arm['attn'])}/seed {arm['seed']}": arm["modules"]
+            for found in claims
+            for arm in sorted(found["arms"], key=lambda a: (place_of(a["attn"]), a["seed"]))
+            if arm["condition"] == CONDITIONS[0]
+        }
+        svg = heatmap(heads_table(runs), name)
+        assert svg is not None
+        return svg
+
+    return draw
+
+
 def draw_classes(claims: Sequence[Found]) -> str:
     """Attention by class of token, over its even share; a panel for each kind of attention."""
     panels = [(found, kind) for found in claims for kind in KINDS]
@@ -283,6 +301,9 @@ FIGURES: dict[str, list[tuple[str, str, Callable[[Sequence[Found]], str]]]] = {
     "attention": [
         ("claims_factors", "What decides which keys get attention", draw_factors),
         ("claims_classes", "Attention by class of token", draw_classes),
+        ("claims_heads_logits", "The largest logit of each head", heads_of("logit_max")),
+        ("claims_heads_entropy", "Entropy of each head", heads_of("entropy_share")),
+        ("claims_heads_sinks", "Sentences with a sink, by head", heads_of("sink")),
     ],
     "words": [("claims_words", "Words by training frequency", draw_words)],
     "geometry": [("claims_geometry", "Geometry of embeddings and keys", draw_geometry)],
