@@ -196,7 +196,8 @@ def dots(
 
 
 def heads_of(name: str) -> Callable[[Sequence[Found]], str]:
-    """What draws a heatmap of a figure, a panel for each pair and run at equal updates."""
+    """What draws a heatmap of a figure, a panel for each pair and the first seed of each kind of
+    attention, at equal updates."""
 
     def draw(claims: Sequence[Found]) -> str:
         runs = {
@@ -204,6 +205,7 @@ def heads_of(name: str) -> Callable[[Sequence[Found]], str]:
             for found in claims
             for arm in sorted(found["arms"], key=lambda a: (place_of(a["attn"]), a["seed"]))
             if arm["condition"] == CONDITIONS[0]
+            and arm["seed"] == min(each["seed"] for each in found["arms"])
         }
         svg = heatmap(heads_table(runs), name)
         assert svg is not None
