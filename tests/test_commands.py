@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from itertools import pairwise
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -360,3 +361,35 @@ def test_training_log() -> None:
 def test_overridden_settings_are_known(overrides: tuple[str, ...], expected: dict) -> None:
     cfg = composed(*overrides)
     assert changed(cfg, commands.train_options(cfg, DATA), DATA) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "trained_as"),
+    [
+        ("translation", "translation_probed"),
+        ("translation_qknorm", "translation_qknorm"),
+    ],
+)
+def test_probes_change_the_task_at_most_and_not_the_run(task: str, trained_as: str) -> None:
+    plain, probed = composed(), composed("probe.every=20", "probe.sentences=4")
+    options = {**commands.train_options(plain, DATA), "task": task}
+    assert commands.train_options(probed, DATA) == commands.train_options(plain, DATA)
+    without = commands.train_argv(options, "D", "F/C", ("aa", "bb"), 1, plain["probe"])
+    argv = commands.train_argv(options, "D", "F/C", ("aa", "bb"), 1, probed["probe"])
+    assert "--probe-every" not in without and without[without.index("--task") + 1] == task
+    given = dict(pairwise(argv))
+    assert given["--task"] == trained_as
+    assert (given["--probe-every"], given["--probe-sentences"]) == ("20", "4")
+    assert given["--probe-file"] == "F/probes.jsonl"
+
+
+def test_probes_and_decoding_that_cannot_be_are_refused() -> None:
+    commands.check_settings(composed("recipe=proxy"))
+    for override, said in {
+        "probe.every=-1": r"probe\.every=-1 is not allowed",
+        "probe.sentences=0": r"probe\.sentences=0 is not allowed",
+    }.items():
+        with pytest.raises(RunError, match=said):
+            commands.check_settings(composed(override))
+    with pytest.raises(RunError, match="decode=off is not allowed with a recipe that decodes"):
+        commands.check_settings(composed("recipe=paper", "decode=off"))
