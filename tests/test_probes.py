@@ -172,7 +172,7 @@ def test_with_l2_lengths_are_1_and_logits_within_g(task: Any) -> None:
 
 
 def test_gradients_and_loss_are_autograds(task: Any) -> None:
-    model, sample = build_qknorm(task, "l2").train(), sample_of(True)
+    model, sample = build_qknorm(task, "l2", dropout=0.3).train(), sample_of(True)
     tokens = tokens_of(sample, model)
     state = torch.random.get_rng_state()
     found = probes.probed(model, sample, tokens)
