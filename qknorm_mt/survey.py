@@ -34,11 +34,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from fairseq.data import data_utils
 from torch import Tensor
 from tqdm import tqdm
 
 from .checkpoint import ENCODER_DECODERS, CheckpointError, check, load
+from .counts import count_types
 from .loudness import Loudness, Means, uniform_masses
 from .measures import HeadFigures
 from .observe import Place, Seen, Tokens, attention_weights, norm_of, observed, places, tokens_of
@@ -210,21 +210,6 @@ def dictionaries(model: Any, task: Any, data: Path) -> dict[str, np.ndarray]:
         if counts is not None:
             found[f"{side}/train"] = counts
     return found
-
-
-def count_types(
-    data: Path, languages: tuple[str, str], language: str, dictionary: Any
-) -> np.ndarray | None:
-    """How often each type stands in the training set of ``data``; None without one there."""
-    for order in (languages, languages[::-1]):  # fairseq reads either
-        prefix = data / f"train.{'-'.join(order)}.{language}"
-        sentences = data_utils.load_indexed_dataset(str(prefix), dictionary)
-        if sentences is not None:
-            counts = np.zeros(len(dictionary), dtype=np.int64)
-            for i in range(len(sentences)):
-                np.add.at(counts, sentences[i].numpy(), 1)
-            return counts
-    return None
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,7 +9,6 @@ from typing import Any, Dict, List, Optional
 
 import torch
 from fairseq import utils
-from fairseq.data import data_utils
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
@@ -20,6 +19,7 @@ from torch import Tensor
 from .batches import ORDERS, ByLongerSide, VirtualEpochs, report_fill
 from .bleu import NGRAMS, bleu_of, corpus_stats
 from .config import refuse_option
+from .counts import count_types
 from .generator import PaperBeamSearch
 from .probes import ProbeConfig, Probed
 from .resume import check_resumed, digest_of, forget_earlier_runs
@@ -156,26 +156,23 @@ class QKNormTranslationTask(Probed, TranslationTask):
 
     def target_types(self) -> Tensor:
         """Ids that stand in the target side of train, the end of sentence and UNK."""
-        special = [self.tgt_dict.eos(), self.tgt_dict.unk()]
-        found = {*special}
+        found = {self.tgt_dict.eos(), self.tgt_dict.unk()}
         langs = (self.cfg.source_lang, self.cfg.target_lang)
         for path in utils.split_paths(self.cfg.data):
-            sets = [
-                data_utils.load_indexed_dataset(
-                    str(Path(path) / f"{self.cfg.train_subset}.{'-'.join(order)}.{langs[1]}"),
-                    self.tgt_dict,
-                    self.cfg.dataset_impl,
-                )
-                for order in (langs, langs[::-1])  # fairseq reads either
-            ]
-            if sets == [None, None]:
+            counts = count_types(
+                Path(path),
+                langs,
+                langs[1],
+                self.tgt_dict,
+                self.cfg.train_subset,
+                self.cfg.dataset_impl,
+            )
+            if counts is None:
                 raise FileNotFoundError(
                     f"{path}: no {langs[1]} side of {self.cfg.train_subset}, from which the logit "
                     "mask is made"
                 )
-            target = sets[0] if sets[0] is not None else sets[1]
-            for i in range(len(target)):
-                found.update(target[i].tolist())
+            found.update(counts.nonzero()[0].tolist())
         return torch.tensor(sorted(found))
 
     # Batches -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 
 from ..commands import RunError
 from ..plan import Run, load
-from .curves import shared_options
+from .curves import provenance_of, shared_options
 
 EQUAL_UPDATES, EQUAL_LOSS = "equal updates", "equal dev loss"
 CONDITIONS = (EQUAL_UPDATES, EQUAL_LOSS)
@@ -53,6 +53,15 @@ class Arm:
             "updates": self.updates,
             "loss": round(self.loss, 4),
         }
+
+
+def facts_of(arms: Sequence[Arm]) -> dict[str, Any]:
+    """What the arms have in common, and where they come from."""
+    return {
+        "pair": arms[0].run.cfg["pair"]["name"],
+        "recipe": arms[0].run.cfg["recipe"]["name"],
+        **provenance_of([arm.run for arm in arms]),
+    }
 
 
 def arms_of(folders: Sequence[Path]) -> list[Arm]:

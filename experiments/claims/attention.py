@@ -11,9 +11,8 @@ import scipy.stats
 
 from ..commands import RunError
 from ..survey import Survey, check_alike, survey_run
-from .arms import Arm
+from .arms import Arm, facts_of
 from .classes import CLASSES, classes_of
-from .curves import provenance_of
 
 KINDS = ("encoder", "decoder", "cross")
 DRAWN = ("logit_max", "entropy_share", "mass_by_k", "sink")  # head by head
@@ -30,9 +29,7 @@ def measure(arms: Sequence[Arm]) -> dict[str, Any]:
     surveys = [survey_run(arm.run, checkpoint=arm.checkpoint) for arm in arms]
     check_alike(surveys)
     return {
-        "pair": arms[0].run.cfg["pair"]["name"],
-        "recipe": arms[0].run.cfg["recipe"]["name"],
-        **provenance_of([arm.run for arm in arms]),
+        **facts_of(arms),
         "sentences": surveys[0].heads["sentences"],
         "arms": [
             {

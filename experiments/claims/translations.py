@@ -15,16 +15,7 @@ from ..process import write_atomically
 from ..references import clean_folder
 from ..survey import check_alike, survey_run
 from . import geometry, words
-from .arms import CONDITIONS, Arm
-from .curves import provenance_of
-
-
-def facts_of(arms: Sequence[Arm]) -> dict[str, Any]:
-    return {
-        "pair": arms[0].run.cfg["pair"]["name"],
-        "recipe": arms[0].run.cfg["recipe"]["name"],
-        **provenance_of([arm.run for arm in arms]),
-    }
+from .arms import CONDITIONS, Arm, facts_of
 
 
 def measure_words(arms: Sequence[Arm]) -> dict[str, Any]:

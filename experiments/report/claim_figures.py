@@ -98,7 +98,7 @@ def curves_of(figure_name: str, label: str, log: bool) -> Callable[[Sequence[Fou
             axis.set(title=f"{pair}, learning rate {rate:g}", ylabel=label)
             axis.set_yscale("log" if log else "linear")
             axis.yaxis.set_minor_formatter(NullFormatter())
-            axis.grid(alpha=0.3, which="both")
+            axis.grid(alpha=0.3)
         legend(figure, axes[0])
         axes[-1].set_xlabel("updates (mean of seeds; band: least to largest)")
         return to_svg(figure)

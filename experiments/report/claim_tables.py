@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -120,10 +120,24 @@ def all_sides(claims: Iterable[Found]) -> list[tuple[str, str]]:
     return sorted(found, key=lambda side: side_key(*side))
 
 
-def seeds_cell(values: Sequence[float | None], decimals: int) -> Cell:
-    """One figure a seed."""
-    shown = (NOTHING if v is None else number(v, decimals) for v in values)
-    return text(", ".join(shown) or NOTHING)
+def inside(found: Any, keys: Sequence[str]) -> Any:
+    """What stands under these keys, one in another; None if one of them is null."""
+    for key in keys:
+        found = found and found[key]
+    return found
+
+
+def seeds_cells(
+    own: Mapping[tuple[str, str], Sequence[Found]],
+    sides: Iterable[tuple[str, str]],
+    decimals: int,
+    *keys: str,
+) -> Iterator[Cell]:
+    """A cell for each side: one figure a seed, which stands in an arm under these keys."""
+    for side in sides:
+        values = [inside(arm, keys) for arm in own.get(side, ())]
+        shown = (NOTHING if v is None else number(v, decimals) for v in values)
+        yield text(", ".join(shown) or NOTHING)
 
 
 def attention_table(claims: Sequence[Found]) -> Table:
@@ -136,9 +150,7 @@ def attention_table(claims: Sequence[Found]) -> Table:
         for kind, kind_name in KINDS.items():
             for name, (title, decimals) in ATTENTION.items():
                 line = [text(found["pair"]), text(kind_name), text(title)]
-                for side in sides:
-                    figures = [arm["heads"][kind][name] for arm in own.get(side, ())]
-                    line.append(seeds_cell([f and f["mean"] for f in figures], decimals))
+                line += seeds_cells(own, sides, decimals, "heads", kind, name, "mean")
                 table.lines.append(line)
     return table
 
@@ -159,9 +171,7 @@ def classes_table(claims: Sequence[Found]) -> Table:
             for name, even in found["arms"][0]["classes"][kind].items():
                 line = [text(found["pair"]), text(kind_name), text(name)]
                 line.append(text(f"{even['uniform']:.1f}"))
-                for side in sides:
-                    ratios = [arm["classes"][kind][name]["ratio"] for arm in own.get(side, ())]
-                    line.append(seeds_cell(ratios, 2))
+                line += seeds_cells(own, sides, 2, "classes", kind, name, "ratio")
                 table.lines.append(line)
     return table
 
@@ -220,9 +230,7 @@ def geometry_table(claims: Sequence[Found]) -> Table:
         for space in found["arms"][0]["spaces"]:
             for name, title in GEOMETRY.items():
                 line = [text(found["pair"]), text(space), text(title)]
-                for side in sides:
-                    values = [arm["spaces"][space][name] for arm in own.get(side, ())]
-                    line.append(seeds_cell(values, 3))
+                line += seeds_cells(own, sides, 3, "spaces", space, name)
                 table.lines.append(line)
     return table
 
